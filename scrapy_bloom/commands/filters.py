@@ -25,7 +25,8 @@ from ..bloom.removal import remove_filter
 from ..bloom.sizing import check_error_rate
 from ..delta.importing import is_deltafetchs
 from ..errors import BloomError
-from ..fingerprints import FingerprinterIdentity, fingerprinter_in
+from ..fingerprints import FingerprinterIdentity
+from ..fingerprints.recorded import fingerprinter_in
 from ..migration.sources import Source, import_into, make_filter
 from ..redis.client import RedisClient, public_url
 from ..redis.filter import delete_filter, stored_header

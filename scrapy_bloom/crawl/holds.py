@@ -81,10 +81,9 @@ class HoldMiddleware:
             refuse(crawler, error)
         if not is_on or fetches_one_page(crawler):
             raise NotConfigured
-        names = "DurableScheduler", "RedisDurableScheduler"
-        setting = crawler.settings["SCHEDULER"]
-        if not any(is_component(setting, name) for name in names):
-            raise NotConfigured(f"SCHEDULER is {setting!r}, and holds need {' or '.join(names)}")
+        if not is_component(setting := crawler.settings["SCHEDULER"], "LedgerScheduler"):
+            names = "DurableScheduler or RedisDurableScheduler"
+            raise NotConfigured(f"SCHEDULER is {setting!r}, and holds need {names}")
         crawler.signals.connect(self._response_downloaded, signals.response_downloaded)
         for signal in (signals.headers_received, signals.bytes_received):
             crawler.signals.connect(self._hear, signal)

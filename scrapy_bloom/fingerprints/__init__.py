@@ -174,17 +174,6 @@ class FingerprinterIdentity(NamedTuple):
         return None
 
 
-def fingerprinter_in(identity: str) -> tuple[str | None, str | None]:
-    """Return the name of the fingerprinter that a filter records, and its own `identity`."""
-    if not identity:
-        return None, None
-    try:
-        known = FingerprinterIdentity.from_text(identity)
-    except ValueError:
-        return None, identity
-    return known.name, known.identity
-
-
 def _answer(fingerprinter: RequestFingerprinterProtocol, method: str, url: str, body: bytes) -> str:
     try:
         fingerprint = fingerprinter.fingerprint(Request(url, method=method, body=body))

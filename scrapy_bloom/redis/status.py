@@ -19,7 +19,7 @@ from ..crawl.failed_request import CAPPED, HOST, UNREADABLE
 from ..crawl.figures import SLOTS, Costly, Figures, Sample, State, longest_held, with_rates
 from ..crawl.stats import COUNTED
 from ..errors import SharedFilterError
-from ..fingerprints import fingerprinter_in
+from ..fingerprints.recorded import fingerprinter_in
 from .filter import RedisBloomFilter
 from .layout import ODD_BYTES, in_one_slot, is_in_one_slot
 from .lifecycle import no_crawl, require_whole

@@ -19,7 +19,7 @@ from ..crawl.records import State
 from ..errors import BloomError, RequestFileError
 from . import schema
 from .job_file import DAMAGED, looking
-from .schema import HOLDS, START
+from .schema import START
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -27,13 +27,18 @@ if TYPE_CHECKING:
     from ..crawl.choice import By
     from ..crawl.codec import Codec
     from .job_file import RequestFile
-    from .schema import Query
 
 T = TypeVar("T")
+
+Query = Callable[[str], Iterable[Sequence[Any]]]
 
 _ROW = "SELECT id, slot, rank, state, payload, due, detail FROM request"
 _DUE = f"{_ROW} WHERE state <= 1 ORDER BY id"
 _SLOTS = "SELECT id, name FROM slot"
+_HOLDS = (
+    "SELECT name, COALESCE(until, 9e999) AS until, times FROM slot WHERE times IS NOT NULL"
+    " ORDER BY name"
+)
 COUNT_DELAYED = "SELECT COUNT(*), MIN(due) FROM request WHERE state > 0 AND state = 2"
 _COUNTS = (
     "SELECT (SELECT COUNT(*) FROM request WHERE state <= 2),"
@@ -200,7 +205,7 @@ class StoppedJob(Listing):
     def holds(self) -> Iterable[Sequence[Any]]:
         """Return each slot that is held, until when (seconds since 1970, infinite until its
         release) and how many times in a row; the verdict on dead hosts ends with the start."""
-        return [each for each in self._ask(HOLDS) if each[2] < DEAD]
+        return [each for each in self._ask(_HOLDS) if each[2] < DEAD]
 
     def taken_start_requests(self) -> Iterator[tuple[bytes, int]]:
         """Yield (key, occurrence) of each start request that the round has taken, none after its
@@ -252,6 +257,6 @@ def held_in(ask: Query) -> dict[str, float]:
     now = time.time()
     return {
         slot: max(0.0, until - now)
-        for slot, until, times in ask(HOLDS)
+        for slot, until, times in ask(_HOLDS)
         if until > now or times >= DEAD
     }

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from ..crawl.delays import DEAD
 from ..sqlite_file import statements
 
-Query = Callable[[str], Iterable[Sequence[Any]]]
 APPLICATION_ID = 0x53426C6D
 
 PAGES_OF_A_ROUND = (
@@ -96,10 +93,6 @@ OF_DEAD_HOSTS = (
     " + (SELECT COUNT(*) FROM request WHERE state > 0 AND state = 2 AND slot IN dead))"
 )
 """How many wait for a dead host, and so have failed."""
-HOLDS = (
-    "SELECT name, COALESCE(until, 9e999) AS until, times FROM slot WHERE times IS NOT NULL"
-    " ORDER BY name"
-)
 # the numbers of states are those of State in crawl/records.py: 0 pending, 1 claimed, 2 delayed,
 # 3 failed, 4 capped, 5 asked
 AT_START = (

@@ -13,7 +13,8 @@ from scrapy_bloom import (
     ScalableBloomFilter,
     ScrapyRedisFingerprinter,
 )
-from scrapy_bloom.fingerprints import FingerprinterIdentity, fingerprinter_in
+from scrapy_bloom.fingerprints import FingerprinterIdentity
+from scrapy_bloom.fingerprints.recorded import fingerprinter_in
 from tests.fakes import raising
 
 REMEDY = ".*REQUEST_FINGERPRINTER_CLASS"
