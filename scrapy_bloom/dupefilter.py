@@ -195,7 +195,8 @@ class FilterDupeFilter(BaseDupeFilter):
         crawler, settings = self.crawler, self.crawler.settings
 
         def is_on(name: str) -> bool:
-            return bool(settings.getpriority(name)) and settings[name] not in OFF
+            is_set = name.startswith("BLOOM_") or bool(settings.getpriority(name))
+            return is_set and settings[name] not in OFF
 
         try:
             self._settings = BloomSettings.read(settings)
@@ -250,7 +251,7 @@ class FilterDupeFilter(BaseDupeFilter):
 
     def _close_filter(self) -> None:
         """Close the filter and the parts, and drop all references to the crawl's requests."""
-        for in_front in ("request_seen", "_ask"):
+        for in_front in ("request_seen", "_ask", "close_if_full", "fingerprint_of_any"):
             vars(self).pop(in_front, None)
         self.last_request = self._known = None
         self.forget_recent()

@@ -164,16 +164,12 @@ def replacing(
             file.close()
             os.fchmod(own.fileno(), mode)
             os.fsync(own.fileno())
-            if is_new:
-                _link(made, path)
-            else:
-                made.rename(path)
-    except OSError as error:
-        if error.filename in (None, str(made)):
+            (_link if is_new else os.rename)(made, path)
+    except BaseException as error:
+        made.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, str(made)):
             error.filename = str(path)
         raise
-    finally:
-        made.unlink(missing_ok=True)
     sync_directory(path.parent)
 
 
@@ -184,6 +180,8 @@ def _link(made: Path, path: Path) -> None:
         if os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
         made.rename(path)  # in a file system without hard links
+    else:
+        made.unlink()
 
 
 def replace(path: Path, content: bytes, mode: int = 0o600, name: str | None = None) -> None:

@@ -116,6 +116,9 @@ ERROR_RATE = Setting(
     "The bound on the chance that a new request is taken for a seen one",
 )
 EXACT = switch("BLOOM_EXACT", False, "Whether an exact table stands behind the filter")
+ON_FULL = Setting(
+    "BLOOM_ON_FULL", "grow", one_of("grow", "close"), "What happens at `BLOOM_CAPACITY`"
+)
 URL_CACHE = Setting(
     "BLOOM_URL_CACHE",
     65_536,
@@ -157,6 +160,7 @@ class BloomSettings(Group):
     capacity = CAPACITY
     error_rate = ERROR_RATE
     exact = EXACT
+    on_full = ON_FULL
     url_cache = URL_CACHE
 
     def open_filter(self, path: Path | None, identity: str = "", keys: int = 0) -> GrowingFilter:

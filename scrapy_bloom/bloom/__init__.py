@@ -146,5 +146,5 @@ def layer_paths(directory: Path) -> list[Path]:
 
 def remove_leftovers(directory: Path) -> None:
     """Remove the temporary files of layers whose creation was killed."""
-    for path in directory.glob(".*.bloom.tmp"):
+    for path in directory.glob(".*.[0-9]*.bloom.tmp"):
         path.unlink()

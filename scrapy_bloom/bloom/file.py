@@ -244,9 +244,10 @@ class BitStore:
         disk is too small.
         """
         pages = header.to_page() + State(clean=True).to_page()
-        with replacing(path, is_new=True) as file:
+        with replacing(path, name=f"{token_bytes(4).hex()}.{path.stem}", is_new=True) as file:
             try:
                 allocate(file, header.file_bytes)
+                file.flush()  # before the pages, which a buffer of zeros would overwrite
             except (OSError, OverflowError) as error:
                 number = getattr(error, "errno", errno.EFBIG)
                 raise OSError(number, header.without_room(error), str(path)) from error

@@ -109,7 +109,7 @@ _LONGEST_IDENTITY = 1_000
 
 class FingerprinterIdentity(NamedTuple):
     """A fingerprinter as a filter records it: `plain` and `edge` are its answers to the fixed
-    requests, `identity` is its attribute of that name, if that is text."""
+    requests, `identity` is its attribute of that name, if it has one."""
 
     name: str
     identity: str
@@ -120,12 +120,14 @@ class FingerprinterIdentity(NamedTuple):
     def of(cls, fingerprinter: RequestFingerprinterProtocol) -> FingerprinterIdentity:
         """Ask `fingerprinter` for the fingerprints of the fixed requests."""
         identity = getattr(fingerprinter, "identity", "")
+        if isinstance(identity, (set, frozenset)):
+            identity = sorted(map(repr, identity))
         if not isinstance(identity, str):
-            identity = ""
+            identity = repr(identity).partition(" at 0x")[0]  # an address is another next time
         if len(json.dumps(json.dumps(identity))) > _LONGEST_IDENTITY:
             identity = "SHA-256 " + sha256(identity.encode(errors="surrogatepass")).hexdigest()
         return cls(
-            name=global_object_name(type(fingerprinter)),
+            name=global_object_name(type(fingerprinter))[:300],
             identity=identity,
             plain=[_answer(fingerprinter, *request) for request in _PLAIN],
             edge=[_answer(fingerprinter, *request) for request in _EDGE],

@@ -15,7 +15,6 @@ from ..bloom.layers import Layered
 from ..crawl.overlay import Overlay, Uncommitted
 from ..dupefilter import FilterDupeFilter
 from ..errors import BloomError, JobDirectoryError, SharedFilterError
-from ..full import ON_FULL
 from ..startup import announce
 from .client import RedisClient
 from .filter import RedisBloomFilter, stored_header
@@ -192,7 +191,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         shared = RedisBloomFilter(
             client, key, settings.capacity, settings.error_rate, identity=self._identity.to_text()
         )
-        shared.growing = ON_FULL.read(self.crawler.settings) == "grow"
+        shared.growing = self._settings.on_full == "grow"
         shared.on_forget = self._forget_recent_urls
         stored, fresh = shared.header.identity, "another BLOOM_REDIS_KEY"
         if warning := self._identity.require_same(stored, shared.name, fresh):

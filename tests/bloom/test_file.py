@@ -250,7 +250,9 @@ def test_file_size_limit_is_a_clean_error(tmp_path):
 
 @pytest.mark.parametrize("refusal", [errno.EOPNOTSUPP, errno.EINVAL])
 def test_file_system_without_allocation(tmp_path, monkeypatch, refusal):
-    """Blocks are written then, so that the map never hits a hole on a full disk."""
+    """Blocks are written then, so that the map never hits a hole on a full disk, and before the
+    header, also where a buffer is larger than the file."""
+    monkeypatch.setattr("scrapy_bloom.files.open", partial(open, buffering=1 << 20), raising=False)
     unsupported = raising(OSError(refusal, os.strerror(refusal)))
     monkeypatch.setattr(storage_module.os, "posix_fallocate", unsupported)
     with BloomFilter(100_000, 1e-6, tmp_path / "a.bloom") as bloom_filter:

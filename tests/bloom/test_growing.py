@@ -86,7 +86,7 @@ def test_lock_of_the_first_layer_is_what_keeps_others_out(tmp_path):
     """Nothing is changed then, nor is what a killed growth has left."""
     directory = tmp_path / "bloom"
     ScalableBloomFilter(1_000, 1e-3, directory).close()
-    (directory / ".ab.bloom.tmp").write_bytes(b"half a layer")
+    (directory / ".ab.1.bloom.tmp").write_bytes(b"half a layer")
     with BloomFilter.open(directory / "0.bloom"):
         before = contents(directory)
         for opening in (ScalableBloomFilter.open, partial(ScalableBloomFilter, 1_000, 1e-3)):
@@ -194,7 +194,7 @@ def test_a_layer_that_is_spoilt_refuses_all_until_it_is_mended(tmp_path, spoil, 
     directory = layered(tmp_path, secret=SECRET)
     path = directory / "1.bloom"
     sound = path.read_bytes()
-    for name in (".ab.bloom.tmp", "my.bloom.tmp"):
+    for name in (".ab.1.bloom.tmp", ".ab.my.bloom.tmp"):
         (directory / name).touch()
     spoil(path)
     before, kept = contents(directory), []
@@ -205,7 +205,7 @@ def test_a_layer_that_is_spoilt_refuses_all_until_it_is_mended(tmp_path, spoil, 
     assert contents(directory) == before
     path.write_bytes(sound)
     ScalableBloomFilter.open(directory).close()
-    assert [*directory.glob("*.tmp")] == [directory / "my.bloom.tmp"]
+    assert [*directory.glob("*.tmp")] == [directory / ".ab.my.bloom.tmp"]
     assert len(kept) == 2
 
 

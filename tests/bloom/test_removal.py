@@ -21,7 +21,7 @@ def directory(tmp_path):
 @pytest.mark.parametrize("foreign", [[], ["notes.txt"]])
 def test_all_of_a_filter_goes_and_nothing_else(directory, foreign):
     """Layers, what a killed growth has left, and the directory if it is empty."""
-    (directory / ".ab.bloom.tmp").write_bytes(b"half a layer")
+    (directory / ".ab.0.bloom.tmp").write_bytes(b"half a layer")
     for name in foreign:
         (directory / name).write_text("mine")
     removed = remove_filter(directory)

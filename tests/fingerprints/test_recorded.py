@@ -76,6 +76,8 @@ def run(make_dupefilter, tmp_path):
         (NOT_BYTES, RequestFingerprinter, f"NotBytes.*RequestFingerprinter{REMEDY}"),
         (with_identity("drop: utm"), with_identity("drop: ref"), "'drop: utm'.*'drop: ref'"),
         (with_identity("drop: utm"), RequestFingerprinter, "identity"),
+        (with_identity(""), with_identity(("a", "tuple")), "identity"),
+        (with_identity(("a", "b")), with_identity(("a", "c")), r"\('a', 'b'\).*\('a', 'c'\)"),
         (with_identity("x" * 100_000 + "y"), with_identity("x" * 100_000 + "z"), "identity"),
     ],
 )
@@ -91,19 +93,21 @@ def test_other_fingerprints_are_refused(run, tmp_path, first, second, match):
 
 
 TEXTS = ["x" * 1_000_000, "\U0001f577" * 999, "\"\\'" * 333, "\n\0\x7f" * 333, "\ud800" * 2_000]
+LONG_NAME = of_name("\u00e9" * 2_000)
 
 
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        *((each, each) for each in (RequestFingerprinter, FAILS_ON_EDGE)),
+        *((each, each) for each in (RequestFingerprinter, FAILS_ON_EDGE, LONG_NAME)),
         *((each, each) for each in map(with_identity, [*TEXTS, ("a", "tuple"), None])),
         (with_identity(object()), with_identity(object())),
+        (with_identity({"a", "b"}), with_identity({"b", "a"})),
         (RequestFingerprinter, of_name("Renamed")),
         (of_name("Renamed"), RequestFingerprinter),
         (RequestFingerprinter, FastRequestFingerprinter),
     ],
-    ids=range(13),
+    ids=range(15),
 )
 def test_equal_fingerprints_resume_silently(run, told, first, second):
     """The fingerprints and the `identity`, of any length and characters, count, not their class."""
