@@ -34,6 +34,16 @@ _LAYERS = (
     "SELECT MAX(time), CASE WHEN json_valid(figures) THEN json_extract(figures, '$.filter_layers')"
     " END FROM progress WHERE NOT ? OR EXISTS (SELECT 1 FROM rounds WHERE phase = 'running')"
 )
+_NONE = type(None)
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("name", "figures", "phase", "reason", "spider", "unreleased"), (str,)),
+    **dict.fromkeys(("slot", "rank", "times", "commits", "counted", "last"), (int,)),
+    **dict.fromkeys(("number", "pages", "items", "duplicates", "retries"), (int,)),
+    **dict.fromkeys(("due", "MIN(due)", "until", "pause"), (float, _NONE)),
+    "round": (int, _NONE),
+    "time": (float,),
+}
+"""Of the columns with these names; SQLite has values of any type in each."""
 
 
 class RequestFile:
@@ -71,6 +81,7 @@ class RequestFile:
             with looking(path) as connection:
                 file = cls(connection, path)
             file._connection = connect(path, "rw")
+            file._connection.row_factory = _typed
             try:
                 _set_up(file._connection)
                 # the first statement that changes rows begins a transaction
@@ -95,8 +106,10 @@ class RequestFile:
         return not self.query(UNFINISHED)
 
     def cursor(self) -> sqlite3.Cursor:
-        """Return a cursor to be used again, for the speed."""
-        return self._connection.cursor()
+        """Return a cursor whose rows are not checked, for the speed."""
+        cursor = self._connection.cursor()
+        cursor.row_factory = None
+        return cursor
 
     def query(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return the selected rows."""
@@ -257,6 +270,7 @@ def looking(path: Path) -> Iterator[sqlite3.Connection]:
                     f" version {schema.VERSION}; it was left as it is. Use the scrapy-bloom that"
                     " has written it, or a new JOBDIR"
                 )
+            connection.row_factory = _typed
             schema.check(connection)
             yield connection
             return
@@ -271,6 +285,14 @@ def _create(path: Path) -> None:
             connection.execute("BEGIN")
             schema.create(connection)
         _set_up(connection)
+
+
+def _typed(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return `row`. Raises DatabaseError for a value of another type than its column has."""
+    for (name, *_), value in zip(cursor.description, row, strict=True):
+        if name in _TYPES and type(value) not in _TYPES[name]:
+            raise sqlite3.DatabaseError(f"{name} has a value of type {type(value).__name__}")
+    return row
 
 
 def _set_up(connection: sqlite3.Connection) -> None:

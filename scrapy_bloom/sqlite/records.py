@@ -32,12 +32,11 @@ LAST = (
     " FROM request WHERE state = 0 AND slot = ?1 ORDER BY rank LIMIT 1) ORDER BY place DESC LIMIT 1"
 )
 _NAMED = "request LEFT JOIN slot ON slot.id = slot"
-_NAME = "COALESCE(name, slot || '') AS name"  # a damaged number stands for itself
 HEAD_OF_ALL = (
-    f"SELECT request.id, payload, {_NAME} FROM {_NAMED}"  # noqa: S608 - no input
+    f"SELECT request.id, payload, name FROM {_NAMED}"  # noqa: S608 - no input
     " WHERE state = 0 ORDER BY rank, place LIMIT 1"
 )
-STORED = f"SELECT {_NAME}, payload FROM {_NAMED} WHERE request.id = ?"  # noqa: S608 - no input
+STORED = f"SELECT name, payload FROM {_NAMED} WHERE request.id = ?"  # noqa: S608 - no input
 _NUMBER = "INSERT INTO slot (name) VALUES (?) ON CONFLICT DO UPDATE SET name = name RETURNING id"
 CLAIM = "UPDATE request SET state = 1 WHERE id = ?"
 DONE = "DELETE FROM request WHERE id = ?"
@@ -47,7 +46,7 @@ FAIL = (
 )
 PUT_OFF = "UPDATE request SET state = 2, due = ? WHERE id = ?"
 DUE = (
-    f"SELECT request.id, {_NAME}, rank FROM {_NAMED}"  # noqa: S608 - no input
+    f"SELECT request.id, name, rank FROM {_NAMED}"  # noqa: S608 - no input
     " WHERE state > 0 AND state = 2 AND due <= ? ORDER BY due, request.id LIMIT ?"
 )
 NEXT_DUE = "SELECT MIN(due) FROM request WHERE state > 0 AND state = 2"
@@ -60,7 +59,7 @@ WAKE = (
     "UPDATE request SET state = 0, place = ?, due = NULL, round = NULL, detail = NULL WHERE id = ?"
 )
 PENDING_BY_SLOT = (
-    f"SELECT {_NAME}, n FROM (SELECT slot, COUNT(*) AS n FROM request WHERE state = 0"  # noqa: S608 - no input
+    "SELECT name, n FROM (SELECT slot, COUNT(*) AS n FROM request WHERE state = 0"
     " GROUP BY slot) LEFT JOIN slot ON slot.id = slot"
 )
 FAILED = "SELECT COUNT(*) FROM request WHERE state > 0 AND state = 3"

@@ -11,7 +11,7 @@ APPLICATION_ID = 0x53426C6D
 
 PAGES_OF_A_ROUND = (
     "CREATE TABLE delta_pages (key BLOB PRIMARY KEY, time REAL, digest BLOB, version BLOB,"
-    " validators BLOB, verdict TEXT) WITHOUT ROWID, STRICT"
+    " validators BLOB, verdict TEXT) WITHOUT ROWID"
 )
 """For later rounds: delta/marks.py."""
 
@@ -25,9 +25,9 @@ _TABLES = (
     # a name is stored once; beside it the hold, if `times` is not NULL: `until` in seconds since
     # 1970, NULL until its release, `pause` its length in seconds
     "CREATE TABLE slot (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, until REAL,"
-    " times INTEGER, pause REAL) STRICT",
+    " times INTEGER, pause REAL)",
     # what a round has counted by slot, and by pattern, whose name is a BLOB: budget.py
-    "CREATE TABLE budget (name ANY PRIMARY KEY, counted INTEGER NOT NULL) WITHOUT ROWID, STRICT",
+    "CREATE TABLE budget (name PRIMARY KEY, counted INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE VIEW dead AS SELECT id FROM slot"  # noqa: S608 - no input
     f" WHERE times >= {DEAD}",
     # crawl/records.py; of equal ranks the lowest `place` is next. `due` is when a delayed or capped
@@ -38,40 +38,37 @@ _TABLES = (
     " place INTEGER NOT NULL, state INTEGER NOT NULL, payload BLOB NOT NULL, due REAL,"
     " round INTEGER, detail TEXT, reason TEXT AS (COALESCE(CASE WHEN json_valid(detail) THEN"
     " CASE json_type(detail, '$.reason') WHEN 'text' THEN json_extract(detail, '$.reason')"
-    " END END, 'unreadable'))) STRICT",
+    " END END, 'unreadable')))",
     "CREATE INDEX other ON request (state, due) WHERE state > 0",
     # one row: the random id of the job, as in the filter, and its spider; the last id or place that
     # was given
     "CREATE TABLE job (id BLOB NOT NULL, spider TEXT NOT NULL, commits INTEGER NOT NULL,"
     " clean INTEGER NOT NULL, unreleased TEXT NOT NULL, taken_over TEXT NOT NULL,"
-    " last INTEGER NOT NULL) STRICT",
+    " last INTEGER NOT NULL)",
     "INSERT INTO job VALUES (randomblob(16), '', 0, 1, '[]', '', 0)",
     # the figures of the job, of each second of the last minute: status.py
-    "CREATE TABLE progress (time REAL PRIMARY KEY, figures TEXT NOT NULL) WITHOUT ROWID, STRICT",
+    "CREATE TABLE progress (time REAL PRIMARY KEY, figures TEXT NOT NULL) WITHOUT ROWID",
     # the one row, if any, is that of the last round; `crawl` is empty but for feeds of a worker
-    "CREATE TABLE rounds (number INTEGER NOT NULL, phase TEXT NOT NULL, crawl TEXT NOT NULL)"
-    " STRICT",
+    "CREATE TABLE rounds (number INTEGER NOT NULL, phase TEXT NOT NULL, crawl TEXT NOT NULL)",
     # taken.py: how many equal things of a source the job has, and how many of them this start has
     # met; the source is START, for items of start() minus the number of a feed, a page in memory,
     # or the row of a page, with which it goes, or when that has failed and can be read
     "CREATE TABLE taken (source INTEGER NOT NULL, digest BLOB NOT NULL, taken INTEGER NOT NULL,"
-    " met INTEGER NOT NULL, PRIMARY KEY (source, digest)) WITHOUT ROWID, STRICT",
+    " met INTEGER NOT NULL, PRIMARY KEY (source, digest)) WITHOUT ROWID",
     "CREATE TRIGGER children_of_done AFTER DELETE ON request BEGIN"
     " DELETE FROM taken WHERE source = OLD.id; END",
     "CREATE TRIGGER children_of_failed AFTER UPDATE OF detail ON request"
     " WHEN NEW.state = 3 AND NEW.reason != 'unreadable' BEGIN"
     " DELETE FROM taken WHERE source = OLD.id; END",
     # one row, if any: newer than the file spider.state
-    "CREATE TABLE spider_state (state BLOB NOT NULL) STRICT",
+    "CREATE TABLE spider_state (state BLOB NOT NULL)",
     # how far each feed has come, in JSON: feeds/outbox.py
-    "CREATE TABLE feeds (id INTEGER PRIMARY KEY, round INTEGER NOT NULL, facts TEXT NOT NULL)"
-    " STRICT",
+    "CREATE TABLE feeds (id INTEGER PRIMARY KEY, round INTEGER NOT NULL, facts TEXT NOT NULL)",
     # what is stored of a feed at a time, in JSON: feeds/waiting.py
-    "CREATE TABLE batches (id INTEGER PRIMARY KEY, feed INTEGER NOT NULL, facts TEXT NOT NULL)"
-    " STRICT",
+    "CREATE TABLE batches (id INTEGER PRIMARY KEY, feed INTEGER NOT NULL, facts TEXT NOT NULL)",
     # `request` is NULL when the item is final; `feed` is minus a batch when it waits for its store
     "CREATE TABLE items (id INTEGER PRIMARY KEY, feed INTEGER NOT NULL, request INTEGER,"
-    " item BLOB NOT NULL) STRICT",
+    " item BLOB NOT NULL)",
     "CREATE INDEX items_of_requests ON items (request) WHERE request IS NOT NULL",
     "CREATE INDEX final_items ON items (feed) WHERE request IS NULL",
     "CREATE TRIGGER rows_of_feeds AFTER DELETE ON feeds BEGIN"

@@ -179,7 +179,7 @@ def test_pages_do_not_write_to_the_terminal(make, monkeypatch):
     assert r"\x1b[2Jjob holds no requests" in place.run(Path(), "failed", "\x1b[2Jjob").refusal
 
 
-@pytest.mark.parametrize("detail", ["{", "{}", '{"reason": 1}', "[" * 100_000, 5, None])
+@pytest.mark.parametrize("detail", ["{", "{}", '{"reason": 1}', "[" * 100_000, 5, b"\0", None])
 def test_a_damaged_record_hides_no_other(run, tmp_path, detail):
     """It has failed as unreadable, under its own URL or without one, and can be retried."""
     payload = Codec(None, 10**6).dump({"url": PAGE}, "").payload

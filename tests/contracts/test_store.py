@@ -92,11 +92,11 @@ class Pair:
 
     def push(self, slot, priority, is_start):
         self.names += 1
-        meta = {"download_slot": slot, "is_start_request": is_start, "name": b"%d" % self.names}
+        meta = {"download_slot": slot, "is_start_request": is_start, "name": self.names}
         self.scrapys.push(Request("data:,", priority=priority, meta=meta))
         for store in self.ours:
             start = is_start and self.has_starts
-            put(store, meta["name"], slot=slot, priority=priority, start=start)
+            put(store, self.names, slot=slot, priority=priority, start=start)
 
     def download(self, slot, count):
         """Let a slot have so many active downloads; with 0 it stays with the downloader, idle."""
@@ -112,7 +112,7 @@ class Pair:
 
 
 class Made(sqlite3.Connection):
-    """An empty job."""
+    """An empty job, whose payloads are numbers here."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
@@ -327,9 +327,9 @@ def test_random_calls(kind, number, disk):
 
 DAMAGES = (
     "DELETE FROM request",
-    *map("UPDATE request SET {}".format, ("slot = -1", "state = 9", "due = 9e999", "due = NULL")),
-    "UPDATE budget SET counted = -1",
-    "UPDATE slot SET name = ''",
+    *map("UPDATE request SET {}".format, ("slot = 'x'", "state = 9", "due = 'x'", "due = NULL")),
+    "UPDATE budget SET counted = 'x'",
+    "UPDATE slot SET name = x'00'",
     "UPDATE job SET last = -(1 << 40)",
 )
 

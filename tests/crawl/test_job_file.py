@@ -216,11 +216,11 @@ def test_an_opening_that_fails_leaves_the_file_as_it_was(made, always):
     [
         "CREATE TABLE set_aside (id INTEGER)",
         "DROP INDEX pending",
-        "ALTER TABLE job ADD COLUMN more ANY",
+        "ALTER TABLE job ADD COLUMN more",
         "DELETE FROM job",
         "UPDATE job SET unreleased = 'x'",
         f"UPDATE job SET last = {(1 << 62) + 1}",
-        f"INSERT INTO request VALUES ({2**63 - 1}, 1, 0, 0, 0, x'', NULL, NULL, NULL)",
+        f"INSERT INTO request VALUES ({2**63 - 1}, 1, 0, 0, 0, '', NULL, NULL, NULL)",
         "PRAGMA user_version = 0",
         "PRAGMA application_id = 7",
         "DROP TABLE job; CREATE VIEW job AS SELECT 1 AS id",
