@@ -8,7 +8,7 @@ from pathlib import Path
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.crawl.records import State, rank_of
 from scrapy_bloom.crawl.slots import OneLine, Slots
-from scrapy_bloom.sqlite.job_file import RequestFile
+from scrapy_bloom.sqlite.job_file import RequestFile, check_header
 from scrapy_bloom.sqlite.listing import reading
 from scrapy_bloom.sqlite.records import SqliteRecords
 
@@ -71,7 +71,7 @@ def size_of(path):
 
 def found_in(job):
     """Return the phase and the number of commits in the file of a job that does not run."""
-    if not (job / "requests.sqlite").exists():
+    if not check_header(job / "requests.sqlite"):
         return "", 0
     with reading(job / "requests.sqlite") as file:
         ((phase,),) = file.execute("SELECT phase FROM rounds").fetchall() or [("",)]

@@ -16,7 +16,7 @@ from scrapy.utils.python import global_object_name
 from ..crawl.ledger import CommitHook, Ledger
 from ..crawl.settings import DURABLE_FEEDS
 from ..jobdir import session_of
-from ..sqlite.job_file import RequestFile, file_at, named
+from ..sqlite.job_file import RequestFile, check_header, named
 from ..sqlite.rounds import Round
 from ..startup import announce
 from ..texts import feeds_named
@@ -44,8 +44,8 @@ class WorkerFeeds(CommitHook):
         self._exporter = session_of(crawler).feeds
         self._round: Round | None = None
         if self._job is not None and self._exporter is not None:
-            with file_at(self._job.worker_feeds):
-                starts.items = self._exporter.start_items
+            check_header(self._job.worker_feeds)
+            starts.items = self._exporter.start_items
         session_of(crawler).begin(self)
 
     def open(self, ledger: Ledger, crawl: str, *, over: bool, late: bool) -> None:

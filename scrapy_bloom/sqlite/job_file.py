@@ -15,8 +15,8 @@ from typing import Any
 
 from ..bloom import layer_path
 from ..bloom.owner import stored_owner
-from ..errors import JobDirectoryError, RequestFileError
-from ..files import replacing
+from ..errors import FilterFileError, JobDirectoryError, RequestFileError
+from ..files import open_regular, replacing
 from ..jobdir import JobDirectory
 from ..sqlite_file import connect
 from . import schema
@@ -44,6 +44,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "time": (float,),
 }
 """Of the columns with these names; SQLite has values of any type in each."""
+MAGIC = b"SQLite format 3\0"
 
 
 class RequestFile:
@@ -74,7 +75,7 @@ class RequestFile:
         unreadable requests pending again; a command on a stopped job does not. Raises
         RequestFileError if the file is locked or not sound; then it is unchanged."""
         with _refusing(path):
-            if starts and not os.path.lexists(path):
+            if not check_header(path) and starts:
                 _create(path)
             # all checks come before the first write
             _require_writable(path)
@@ -180,6 +181,24 @@ def named(path: object, error: Any) -> Any:
     return RequestFileError(f"{path}: {error}{remedy}")
 
 
+def check_header(path: Path) -> bool:
+    """Return False if there is no file at `path`. Raise RequestFileError if it is no request file.
+    Cost: reads 100 bytes."""
+    try:
+        with open_regular(path, read_only=True) as file:
+            header = file.read(100)
+    except FileNotFoundError:
+        return False
+    except (OSError, FilterFileError) as error:
+        raise _refused(path, error) from error
+    if header[:16] != MAGIC or len(header) < 100:
+        raise _refused(path, f"it begins with {header[:16]!r}, not with {MAGIC!r}")
+    if (application := int.from_bytes(header[68:72], "big")) != schema.APPLICATION_ID:
+        raise _refused(path, f"it is another program's (its id is {application:#x})")
+    _require_version(path, int.from_bytes(header[60:64], "big"))
+    return True
+
+
 @contextmanager
 def whole_job(job: JobDirectory, *, resets: bool = False) -> Iterator[RequestFile | None]:
     """Give the request file of `job`, read-only, None if it has none yet. Raises RequestFileError,
@@ -207,7 +226,7 @@ def file_at(path: Path) -> Iterator[RequestFile | None]:
     with ExitStack() as stack:
         file = None
         with _refusing(path):
-            if os.path.lexists(path):
+            if check_header(path):
                 _require_writable(path)
                 file = RequestFile(stack.enter_context(looking(path)), path)
         yield file
@@ -232,10 +251,7 @@ def _refusing(path: Path) -> Iterator[None]:
             f"{path} cannot be opened: {error}; remove the cause, then start again"
         ) from error
     except DAMAGED as error:
-        raise RequestFileError(
-            f"{path} cannot be used: {error}; it was left as it is. Restore it from a backup,"
-            " or use a new JOBDIR"
-        ) from error
+        raise _refused(path, error) from error
 
 
 def _require_writable(path: Path) -> None:
@@ -248,28 +264,17 @@ def _require_writable(path: Path) -> None:
 @contextmanager
 def looking(path: Path) -> Iterator[sqlite3.Connection]:
     """Give a read-only connection to a file whose tables are as they should be."""
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise sqlite3.DatabaseError("it is no file of its own")
     for left in range(100, -1, -1):
         with ExitStack() as stack:
             try:
                 connection = stack.enter_context(closing(connect(path, reading_mode(path))))
                 connection.execute("BEGIN")  # all that is read is of this moment
-                (application,) = connection.execute("PRAGMA application_id").fetchone()
+                _require_version(path, *connection.execute("PRAGMA user_version").fetchone())
             except (OSError, sqlite3.OperationalError) as error:  # others close it, its log goes
                 if not (left and any(map(str(error).count, ("No such", "unable to", "readonly")))):
                     raise
                 sleep(0.01)
                 continue
-            if application != schema.APPLICATION_ID:
-                raise sqlite3.DatabaseError(f"it is another program's (its id is {application:#x})")
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version != schema.VERSION:
-                raise RequestFileError(
-                    f"{path} cannot be used: it has version {version}, and this scrapy-bloom reads"
-                    f" version {schema.VERSION}; it was left as it is. Use the scrapy-bloom that"
-                    " has written it, or a new JOBDIR"
-                )
             connection.row_factory = _typed
             schema.check(connection)
             yield connection
@@ -302,15 +307,38 @@ def _set_up(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous = FULL")
 
 
+def _require_version(path: Path, version: int) -> None:
+    """Raise RequestFileError unless files of that version can be read."""
+    if version != schema.VERSION:
+        raise RequestFileError(
+            f"{path} cannot be used: it has version {version}, and this scrapy-bloom reads version"
+            f" {schema.VERSION}; it was left as it is. Use the scrapy-bloom that has written it, or"
+            " a new JOBDIR"
+        )
+
+
+def _refused(path: Path, reason: object) -> RequestFileError:
+    return RequestFileError(
+        f"{path} cannot be used: {reason}; it was left as it is. Restore it from a backup,"
+        " or use a new JOBDIR"
+    )
+
+
 def reading_mode(path: Path) -> str:
     """Return the mode of SQLite in which nothing is changed beside the file: without a log no
-    process has it open. The index that a killed one has left is used if it is of that log, which
-    their salts tell (https://sqlite.org/walformat.html); one that was killed as it began a log has
-    left others."""
+    process has it open, and the index that a killed one has left is used if it is of that log."""
     log, index = (path.with_name(f"{path.name}-{end}") for end in ("wal", "shm"))
     if not log.exists():
         return "ro&immutable=1"
-    if JobDirectory(path.parent).is_locked or not index.exists():
-        return "ro"
+    left = index.exists() and not JobDirectory(path.parent).is_locked
+    return "ro&readonly_shm=1" if left and _is_index_of(index, log) else "ro"
+
+
+def _is_index_of(index: Path, log: Path) -> bool:
+    """Return True if SQLite can read `log` by `index`: their salts are the same, or both are empty
+    (https://sqlite.org/walformat.html). One that is killed as it begins a log leaves others."""
     with index.open("rb") as one, log.open("rb") as other:
-        return "ro&readonly_shm=1" if one.read(40)[32:] == other.read(24)[16:] else "ro"
+        of_index, of_log = one.read(40), other.read(32)
+    if len(of_log) < 32:
+        return of_index[16:20] == bytes(4)  # the number of frames
+    return of_log[16:24] == of_index[32:40]

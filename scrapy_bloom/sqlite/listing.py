@@ -18,7 +18,7 @@ from ..crawl.failed_request import CAPPED, HOST, FailedRequest
 from ..crawl.records import State
 from ..errors import BloomError, RequestFileError
 from . import schema
-from .job_file import DAMAGED, looking
+from .job_file import DAMAGED, check_header, looking
 from .schema import START
 
 if TYPE_CHECKING:
@@ -226,9 +226,9 @@ def in_memory() -> sqlite3.Connection:
 def reading(path: Path, *, or_empty: bool = False) -> Iterator[sqlite3.Connection]:
     """Give a connection to the file at `path` that changes nothing, also while the job runs; with
     `or_empty` one to empty tables if there is no file. Raises RequestFileError."""
+    is_there = check_header(path) or not or_empty
     try:
-        is_none = or_empty and not path.exists()
-        with closing(in_memory()) if is_none else looking(path) as connection:
+        with looking(path) if is_there else closing(in_memory()) as connection:
             yield connection
     except BloomError:
         raise  # of the caller, of something else

@@ -29,7 +29,7 @@ from ..scrapy_private.idle import IdleChecks
 from ..scrapy_private.middlewares import put_before_engine
 from ..startup import announce, fetches_one_page, is_component, refuse
 from ..texts import waiting_text
-from .job_file import RequestFile, named, whole_job
+from .job_file import RequestFile, check_header, named, whole_job
 from .progress import Progress
 from .records import SqliteRecords
 from .request_store import SqliteStore
@@ -180,7 +180,7 @@ class DurableScheduler(LedgerScheduler):
         crawler, settings = self.crawler, self.crawler.settings
         assert self.spider is not None
         self._log = logging.LoggerAdapter(logger, {"spider": self.spider})
-        was_durable = job.requests.exists()
+        was_durable = check_header(job.requests)
         if was_durable and (desk := _desk(job)):
             desk.carry_out(job)
         file = RequestFile.open(job.requests)

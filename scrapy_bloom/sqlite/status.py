@@ -15,7 +15,7 @@ from ..crawl.records import KEPT as KEPT_STATES
 from ..crawl.stats import COUNTED
 from ..jobdir import JobDirectory
 from ..texts import without_user
-from .job_file import UNFINISHED
+from .job_file import UNFINISHED, check_header
 from .listing import Listing, held_in, reading, waiting_in
 from .progress import OF_FILTER
 from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
@@ -60,7 +60,7 @@ class JobView(NamedTuple):
 def job_view(job: Path) -> JobView:
     """Return the view of `job`. Changes nothing. Raises RequestFileError."""
     directory = JobDirectory(job)
-    if not directory.requests.exists():
+    if not check_header(directory.requests):
         return JobView()
     is_running = directory.is_locked
     with reading(directory.requests) as connection:

@@ -15,7 +15,7 @@ from scrapy_bloom import sqlite_file
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite import job_file
-from scrapy_bloom.sqlite.job_file import RequestFile, whole_job
+from scrapy_bloom.sqlite.job_file import RequestFile, check_header, whole_job
 from scrapy_bloom.sqlite.status import job_view
 from tests.commands.command_line import bloom
 from tests.crawl.engine import query
@@ -58,7 +58,6 @@ def copied(path, tmp_path):
     def copied():
         shutil.rmtree(tmp_path / "copy", ignore_errors=True)
         (tmp_path / "copy").mkdir()
-        (tmp_path / "copy" / "bloom.lock").touch()  # or a call fails, after which no kill comes
         for each in path.parent.glob("requests.sqlite*"):
             shutil.copy(each, tmp_path / "copy")
         return tmp_path / "copy" / path.name
@@ -266,7 +265,9 @@ def test_leftovers_of_a_killed_start_are_removed(open_file, path):
     (mine := path.with_name(".mine.bloom.tmp")).mkdir()
     for end in ("", "-journal"):
         path.with_name(f".0123456789abcdef.bloom.tmp{end}").write_bytes(b"half")
+    assert not check_header(path)
     open_file()
+    assert check_header(path)
     assert list(path.parent.glob("*.tmp*")) == [mine]
 
 
@@ -319,7 +320,9 @@ def test_a_job_that_was_killed_as_it_began_a_log_opens(open_file, path, copied):
         assert taken(records_in(RequestFile(connection))) == [b"a"]
 
 
-@pytest.mark.parametrize(("owner", "name"), [(os, "access"), (job_file, "connect")])
+@pytest.mark.parametrize(
+    ("owner", "name"), [(os, "access"), (job_file, "connect"), (job_file, "_is_index_of")]
+)
 def test_a_file_that_another_program_closes_meanwhile_opens(open_file, copied, watch, owner, name):
     """As sqlite3 does with a killed job: with that it removes the log and the index."""
     open_file(b"a")
