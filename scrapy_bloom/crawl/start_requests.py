@@ -29,12 +29,11 @@ REPEAT_KEY = "bloom_repeat_start"
 
 def key_of(request: Request, fingerprint: bytes) -> bytes:
     """Return the key of a start request, 20 bytes that are the same in each process: of its page,
-    cookies, headers that authorize, callback, cookie jar and proxy, and whether it is filtered."""
+    cookies, headers that authorize, callback, cookie jar and proxy."""
     callback = getattr(request.callback, "__name__", None)
     headers = [request.headers.getlist(name) for name in ("Cookie", "Authorization")]
     jar, proxy = request.meta.get("cookiejar"), request.meta.get("proxy")
-    parts = request.cookies, *headers, callback, jar, proxy, request.dont_filter
-    whose = "\0".join(map(_text, parts))
+    whose = "\0".join(map(_text, (request.cookies, *headers, callback, jar, proxy)))
     whole = fingerprint + whose.encode("utf-8", "backslashreplace")
     return blake2b(whole, digest_size=20).digest()
 

@@ -38,6 +38,9 @@ VOLATILE = frozenset({"download_latency", NOT_BEFORE, REPEAT_KEY, *TIMES_KEYS})
 """Meta keys that children may copy or have, and whose values differ in a repetition."""
 ROWLESS = -(1 << 62)
 """Parents below this number are pages in memory, the others are rows."""
+NUMBER = (
+    "INSERT INTO met VALUES (?, 1) ON CONFLICT DO UPDATE SET number = number + 1 RETURNING number"
+)
 PARENTS = (
     "SELECT source FROM taken WHERE source > 0 UNION SELECT source FROM taken WHERE source < ?"
 )
@@ -59,15 +62,21 @@ class LocalStartRequests(StartRequests):
         self._file, self._fingerprint = round_.file, fingerprint
         self._round, self._ledger = round_, ledger
         ledger.commit_hooks.append(self)
+        # not in memory, which would grow with the start requests
+        self._file.execute(
+            "CREATE TEMP TABLE met (key BLOB PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID"
+        )
 
     def _offer(self, request: Request) -> bool:
         with self._ledger.guarded():
             key = key_of(request, self._fingerprint(request))
-            is_taken = self._file.meet(START, key)
+            ((number,),) = self._file.query(NUMBER, (key,))
+            mark = key + number.to_bytes(4, "big")  # equal ones may have another meta
+            is_taken = self._file.meet(START, mark)
             if is_taken and not (self._repeats_all or request.meta.get(REPEAT_KEY)):
                 self._skipped += 1
                 return False
-            self.offered, self._mark = request, None if is_taken else key
+            self.offered, self._mark = request, None if is_taken else mark
         return True
 
     def _take(self, mark: bytes) -> None:
