@@ -121,10 +121,3 @@ def test_without_the_extension_nothing_is_kept(make_round, state_file):
     assert not state_file.exists()
     assert query(state_file.parent, "SELECT * FROM spider_state") == []
     assert make_round().spider.state == {}
-
-
-def test_an_extension_that_saves_in_its_own_way_does_so(make_round, state_file, monkeypatch):
-    own = "scrapy.extensions.spiderstate.SpiderState.spider_closed"
-    monkeypatch.setattr(own, lambda self, spider: state_file.write_text("mine"))
-    committed(make_round(), 1).close()
-    assert state_file.read_text() == "mine"
