@@ -34,7 +34,7 @@ from .progress import Progress
 from .records import SqliteRecords
 from .request_store import SqliteStore
 from .rounds import IS_KEPT, Round, round_opened
-from .spider_state import KeptSpiderState, extension_of, saved_state
+from .spider_state import KeptSpiderState, saved_state
 from .taken import LocalStartRequests, RepeatedChildren
 
 if TYPE_CHECKING:
@@ -157,6 +157,8 @@ class DurableScheduler(LedgerScheduler):
             while reason != "finished" and self._carry_out_order():
                 pass
             ledger.end(partial(self._conclude, round_, reason))
+            if self._spider_state is not None:
+                self._spider_state.end(failed=ledger.failed)
             # the feeds write after the last commit of the ledger, which may not have released all
             round_.commit = partial(self._store.commit, None)
             session_of(self.crawler).end(self)
@@ -220,8 +222,10 @@ class DurableScheduler(LedgerScheduler):
             if budget is not None:
                 budget.open(self, store, ledger, self.round)
             self._start_requests.open(dupefilter.fingerprint, self.round, ledger)
-            if (extension := extension_of(crawler)) is not None:
-                self._spider_state = KeptSpiderState(crawler, extension, ledger, self.round)
+            self._spider_state = KeptSpiderState.of(crawler, file)
+            if self._spider_state is not None:
+                ledger.commit_hooks.append(self._spider_state)
+                self._spider_state.put_back()
             if session.feeds is not None:
                 session.feeds.attach(ledger, self.round)
             self._children.open(file, store, ledger, dupefilter.fingerprint)
@@ -306,8 +310,7 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: Any) -> None:
         elif file and DURABLE_FEEDS.read(crawler.settings) and file.query("SELECT 1 FROM feeds"):
             why = "has feeds that are not complete, and FEEDS cannot be written: correct FEEDS"
             raise JobDirectoryError(f"{job.path} {why}, or set BLOOM_DURABLE_FEEDS to False")
-    if (extension := extension_of(crawler)) is not None:
-        saved_state(extension)
+    saved_state(crawler)
     if (left := _left_by_scrapy(job)) is not None:
         left.look(crawler, queues)
 

@@ -60,8 +60,8 @@ _TABLES = (
     "CREATE TRIGGER children_of_failed AFTER UPDATE OF detail ON request"
     " WHEN NEW.state = 3 AND NEW.reason != 'unreadable' BEGIN"
     " DELETE FROM taken WHERE source = OLD.id; END",
-    # one row, if any: newer than the file spider.state
-    "CREATE TABLE spider_state (state BLOB NOT NULL)",
+    # one row, if any; `replaces` is a hash of the file spider.state
+    "CREATE TABLE spider_state (state BLOB NOT NULL, replaces BLOB)",
     # how far each feed has come, in JSON: feeds/outbox.py
     "CREATE TABLE feeds (id INTEGER PRIMARY KEY, round INTEGER NOT NULL, facts TEXT NOT NULL)",
     # what is stored of a feed at a time, in JSON: feeds/waiting.py

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,64 +14,81 @@ from scrapy.extensions.spiderstate import SpiderState
 
 from ..crawl.ledger import CommitHook
 from ..files import replace
-from ..jobdir import session_of
-from ..startup import is_own_method
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
+    from typing_extensions import Self
 
-    from ..crawl.ledger import Ledger
-    from .rounds import Round
+    from .job_file import RequestFile
 
 logger = logging.getLogger("scrapy_bloom.durable.spider_state")
 
 
 class KeptSpiderState(CommitHook):
-    """Writes `spider.state` of `crawler` to the file of the job, in each commit of `ledger` that
-    finds it changed. At a clean close it goes to the file that Scrapy's SpiderState `extension`
-    reads, and would empty before it writes, and leaves that of the job: what a start finds there is
-    of a process that died. Raises OSError, sqlite3.Error.
+    """Writes `spider.state` of `crawler` to `file`, in each commit that finds it changed.
+
+    Scrapy's SpiderState `extension` saves the state after the last commit, in its own file. With a
+    committed state goes a hash of what that file had at the start of the run: if it still has that
+    at the next start, or is gone or torn, the extension gets the committed state, else its own.
     """
 
-    def __init__(
-        self, crawler: Crawler, extension: SpiderState, ledger: Ledger, round_: Round
-    ) -> None:
-        self._crawler, self._path = crawler, Path(extension.statefn)
-        self._ledger, self._round = ledger, round_
-        self._can_pickle = True
-        for (committed,) in round_.file.query("SELECT state FROM spider_state"):
-            replace(self._path, committed, name="spider.state")
-        self._last = saved_state(extension)
-        crawler.signals.disconnect(extension.spider_closed, signals.spider_closed)
-        # after the extension's own, which was connected before
+    def __init__(self, crawler: Crawler, extension: SpiderState, file: RequestFile) -> None:
+        self._crawler, self._extension, self._file = crawler, extension, file
+        self._path = Path(extension.statefn)
+        self._is_read, self._can_pickle = False, True
+        self._last: bytes | None = None
+        self._begun_with: bytes | None = None
+        self._replaces: bytes | None = None
+        # after the extension's handlers, which were connected before
         crawler.signals.connect(self._spider_opened, signals.spider_opened)
+        crawler.signals.connect(self._spider_closed, signals.spider_closed)
+
+    @classmethod
+    def of(cls, crawler: Crawler, file: RequestFile) -> Self | None:
+        """Return the committed state, None without SpiderState. Raises sqlite3.Error."""
+        extension = crawler.get_extension(SpiderState)
+        return cls(crawler, extension, file) if extension and extension.jobdir else None
+
+    def put_back(self) -> None:
+        """Write the committed state to the extension's file, unless the extension has saved a later
+        one. Raises OSError, sqlite3.Error."""
+        self._last = saved_state(self._crawler)
+        for committed, replaces in self._file.query("SELECT state, replaces FROM spider_state"):
+            self._replaces = replaces
+            if _digest(self._last) == replaces or _is_torn(self._last):
+                self._last = committed
+                replace(self._path, committed, name="spider.state")
+        self._begun_with = _digest(self._last)
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Write the state if it has changed."""
-        if (state := self._pickled()) not in (None, self._last):
-            write = "INSERT OR REPLACE INTO spider_state (rowid, state) VALUES (1, ?)"
-            self._round.file.execute(write, (state,))
-            self._last = state
+        state = self._pickled()
+        if state is None or state == self._last:
+            return
+        self._file.execute("DELETE FROM spider_state")
+        self._file.execute("INSERT INTO spider_state VALUES (?, ?)", (state, self._begun_with))
+        self._last, self._replaces = state, self._begun_with
+
+    def end(self, *, failed: bool) -> None:
+        """Keep the extension from saving if it has not read the state, which it would empty, or if
+        the last commit `failed`."""
+        if failed or not self._is_read or not self._can_pickle:
+            self._extension.jobdir = None
 
     def _spider_opened(self, spider: Spider) -> None:
-        if "state" in vars(spider):  # else the extension could not read it, and it stays
-            self._ledger.commit_hooks.append(self)
-            session_of(self._crawler).begin(self)
-            self._crawler.signals.connect(self._spider_closed, signals.spider_closed)
+        # False if the extension could not read the state
+        self._is_read = "state" in vars(spider)
 
     def _spider_closed(self) -> None:
-        """Save the state, also where it has changed since the last commit."""
-        try:
-            state = self._pickled()
-            if state is not None and not self._ledger.failed:
-                replace(self._path, state, name="spider.state")
-                self._round.file.execute("DELETE FROM spider_state")
-                self._round.commit()
-        finally:
-            session_of(self._crawler).end(self)
+        if (saved := saved_state(self._crawler)) and _digest(saved) == self._replaces:
+            # the saved content equals the replaced one: a byte after the pickle marks it as newer
+            with self._path.open("ab") as file:
+                file.write(b"\n")
 
     def _pickled(self) -> bytes | None:
+        if not self._is_read:
+            return None
         try:
             state = pickle.dumps(vars(self._crawler.spider)["state"], protocol=4)
         except Exception as error:  # noqa: BLE001 - objects of any class
@@ -87,14 +105,21 @@ class KeptSpiderState(CommitHook):
         return state
 
 
-def extension_of(crawler: Crawler) -> SpiderState | None:
-    """Return the SpiderState of `crawler`, None without one that saves the state as Scrapy's."""
-    found: SpiderState | None = crawler.get_extension(SpiderState)
-    is_scrapys = is_own_method(found, "spider_closed", "scrapy")
-    return found if found and found.jobdir and is_scrapys else None
+def saved_state(crawler: Crawler) -> bytes | None:
+    """Return what the SpiderState of `crawler` has saved, None without either. Raises OSError."""
+    extension = crawler.get_extension(SpiderState)
+    path = Path(extension.statefn) if extension and extension.jobdir else None
+    return path.read_bytes() if path and path.exists() else None
 
 
-def saved_state(extension: SpiderState) -> bytes | None:
-    """Return what the file has that the extension reads, None without one. Raises OSError."""
-    path = Path(extension.statefn)
-    return path.read_bytes() if path.exists() else None
+def _digest(content: bytes | None) -> bytes | None:
+    return None if content is None else sha256(content).digest()
+
+
+def _is_torn(content: bytes | None) -> bool:
+    """Return True for a pickle that is gone, or was not finished when the process died."""
+    try:
+        pickle.loads(content or b"")  # noqa: S301 - as the extension does
+    except Exception as error:  # noqa: BLE001 - a missing class, say; the extension reports it
+        return isinstance(error, (EOFError, pickle.UnpicklingError))
+    return False

@@ -9,6 +9,7 @@ import marshal
 import pickle
 import re
 from collections import Counter
+from hashlib import sha256
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -179,11 +180,13 @@ def books_of(folder):
 
 
 def state_of(job):
-    """Return the spider's state that the next start of a job has."""
+    """Return the spider's state that the next start of a job has: what is committed, unless the
+    file is not the one that this replaces."""
     path = job / "spider.state"
     saved = path.read_bytes() if path.exists() else None
-    for (state,) in query(job, "SELECT state FROM spider_state"):
-        saved = state
+    digest = saved and sha256(saved).digest()
+    for state, replaced in query(job, "SELECT state, replaces FROM spider_state"):
+        saved = state if replaced == digest else saved
     return pickle.loads(saved) if saved else {}
 
 
