@@ -65,6 +65,12 @@ def session_of(crawler: Crawler) -> Session:
     return session
 
 
+def feeds_of(crawler: Crawler) -> Any:
+    """Return the extension with the feeds of the job, None without one that Scrapy has taken."""
+    feeds = session_of(crawler).feeds
+    return feeds and crawler.get_extension(type(feeds))
+
+
 class Session:
     """Owns the lock of a job `directory` while parts of a crawl use it: the dupefilter, the
     scheduler, the feeds. The first to begin makes and locks the directory, and the last to end

@@ -13,7 +13,7 @@ from ..crawl.holds import HoldMiddleware
 from ..crawl.origins import AT_THE_ENGINES_END, ResponseOrigins
 from ..crawl.settings import DURABLE, DURABLE_FEEDS, wants_delta
 from ..early.middleware import DropEarlyMiddleware
-from ..jobdir import session_of
+from ..jobdir import feeds_of
 from ..startup import fetches_one_page, is_component, is_shell, refuse
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Addon:
         has_job = shares or bool(settings.get("JOBDIR"))
         # a worker of a crawl in Redis tells of its feeds itself
         lacks_feeds = bool(settings.getdict("FEEDS")) and not (
-            OURS in settings.getdict("EXTENSIONS") or session_of(crawler).feeds is not None
+            OURS in settings.getdict("EXTENSIONS") or feeds_of(crawler) is not None
         )
         is_whole = is_filtered and is_durable and has_job and not lacks_feeds
         if not is_whole or fetches_one_page(crawler):

@@ -43,7 +43,7 @@ from ..bloom.removal import remove_filter
 from ..crawl.ledger import CommitHook
 from ..dupefilter import BloomDupeFilter
 from ..errors import message_of
-from ..jobdir import session_of
+from ..jobdir import feeds_of, session_of
 from ..scrapy_private.progress import scheduler_of
 from ..sqlite.listing import waiting
 from ..startup import is_component
@@ -113,7 +113,7 @@ class DeltaCrawl(CommitHook):
             self._is_new = not self._round.is_resumed
         else:
             self._is_new = not getattr(scheduler, "has_pending_requests", bool)()
-        feeds = session_of(crawler).feeds
+        feeds = feeds_of(crawler)
         self._feeds: DurableFeeds | None = feeds.durable if feeds else None
         if feeds is None and crawler.get_extension(FeedExporter) is not None:
             self._round = None  # Scrapy's own feeds lose items when the process is killed

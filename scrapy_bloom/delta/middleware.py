@@ -18,7 +18,7 @@ from ..crawl.origins import origins_of
 from ..early.links import has_left_out
 from ..errors import BloomError, SharedFilterError, message_of, unforeseen
 from ..fingerprints import FingerprinterIdentity
-from ..jobdir import session_of
+from ..jobdir import feeds_of
 from ..redis.settings import RedisSettings
 from ..scrapy_private.middlewares import OutputFilter, put_before_engine
 from ..scrapy_private.progress import scheduler_of
@@ -311,7 +311,7 @@ def _require_durable_feeds(crawler: Crawler) -> None:
     needed = {
         "JOBDIR": settings.get("JOBDIR"),
         "scrapy-bloom's SCHEDULER": is_component(settings["SCHEDULER"], "LedgerScheduler"),
-        "FEEDS with DurableFeedExporter": session_of(crawler).feeds,
+        "FEEDS with DurableFeedExporter": feeds_of(crawler),
     }
     if missing := [text for text, found in needed.items() if not found]:
         raise ValueError(

@@ -15,7 +15,7 @@ from scrapy.utils.python import global_object_name
 
 from ..crawl.ledger import CommitHook, Ledger
 from ..crawl.settings import DURABLE_FEEDS
-from ..jobdir import session_of
+from ..jobdir import feeds_of, session_of
 from ..sqlite.job_file import RequestFile, check_header, named
 from ..sqlite.rounds import Round
 from ..startup import announce
@@ -41,7 +41,7 @@ class WorkerFeeds(CommitHook):
     def __init__(self, crawler: Crawler, starts: StartRequests) -> None:
         self._crawler = crawler
         self._job = session_of(crawler).directory
-        self._exporter = session_of(crawler).feeds
+        self._exporter = feeds_of(crawler)
         self._round: Round | None = None
         if self._job is not None and self._exporter is not None:
             check_header(self._job.worker_feeds)

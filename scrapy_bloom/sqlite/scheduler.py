@@ -24,7 +24,7 @@ from ..crawl.queue_settings import QueueSettings
 from ..crawl.settings import DURABLE_FEEDS, budget_of, wants_delta
 from ..dupefilter import BloomDupeFilter
 from ..errors import JobDirectoryError
-from ..jobdir import JobDirectory, session_of
+from ..jobdir import JobDirectory, feeds_of, session_of
 from ..scrapy_private.idle import IdleChecks
 from ..scrapy_private.middlewares import put_before_engine
 from ..startup import announce, fetches_one_page, is_component, refuse
@@ -124,7 +124,7 @@ class DurableScheduler(LedgerScheduler):
             starts, children = LocalStartRequests(crawler), RepeatedChildren(crawler)
             for middleware in starts, children:
                 put_before_engine(crawler, middleware)
-            if (feeds := session_of(crawler).feeds) is not None:
+            if (feeds := feeds_of(crawler)) is not None:
                 starts.items = feeds.start_items
             idle_checks, failures = IdleChecks(crawler), Failures(crawler)
             _look(crawler, job, feeds)
@@ -226,8 +226,8 @@ class DurableScheduler(LedgerScheduler):
             if self._spider_state is not None:
                 ledger.commit_hooks.append(self._spider_state)
                 self._spider_state.put_back()
-            if session.feeds is not None:
-                session.feeds.attach(ledger, self.round)
+            if (feeds := feeds_of(crawler)) is not None:
+                feeds.attach(ledger, self.round)
             self._children.open(file, store, ledger, dupefilter.fingerprint)
             self._failures.open(ledger)
             Progress(crawler, file, ledger, dupefilter, self.round, self._count_pending)
