@@ -6,7 +6,6 @@ import logging
 import os
 from contextlib import suppress
 from functools import partial
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import NotConfigured
@@ -18,6 +17,8 @@ from ..jobdir import session_of
 from ..sqlite.job_file import DAMAGED, file_at
 from ..startup import fetches_one_page, is_component
 from .open_feed import local_path
+from .outbox import Outbox
+from .waiting import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from ..sqlite.rounds import Round
     from .open_feed import OpenFeed, Plans
-    from .outbox import Feed
+    from .outbox import Feed, Row
 
 logger = logging.getLogger("scrapy_bloom.durable.feeds.exporter")
 
@@ -89,7 +90,9 @@ def sort_out(
             working.is_left = True
             left.append(working)
             plans.exporter.filters.setdefault(feed.template, ItemFilter({}))
-    _require_others((feed for feed in ours if feed not in going_on), plans, new)
+    batches = Outbox(round_).rows(Batch)
+    for feed in (each for each in ours if each not in going_on):
+        _require_others(feed, [feed, *(each for each in batches if each.of == feed.id)], plans, new)
     return going_on, left
 
 
@@ -124,14 +127,14 @@ def _name_as_now(left: Iterable[Feed], plans: Plans, new: set[str]) -> None:
             new.remove(now)
 
 
-def _require_others(left: Iterable[Feed], plans: Plans, new: Iterable[str]) -> None:
-    """Raise FeedError if one of the `new` feeds has the file of a feed that is `left`, or that of
-    its first batch."""
-    for feed, template in product(left, new):
+def _require_others(feed: Feed, rows: Iterable[Row], plans: Plans, new: Iterable[str]) -> None:
+    """Raise FeedError if one of the `new` feeds has a file of the `rows` of a `feed` that is
+    left."""
+    files = {os.path.realpath(path) for row in rows for path in (row.path, row.place) if path}
+    for template in new:
         now = ""
         with suppress(Exception):  # what the URI needs may not be known yet
             _, now = plans.place_of(template, plans.exporter.feeds[template])
-        files = {os.path.realpath(path) for path in (feed.path, feed.place) if path}
         if now and os.path.realpath(now) in files:
             raise FeedError(
                 f"feed {template!r} is the file of {feed.template!r}, which this job has begun:"

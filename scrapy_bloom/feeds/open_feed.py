@@ -7,8 +7,9 @@ import json
 import logging
 import os
 from contextlib import suppress
+from functools import partial
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from itemadapter import ItemAdapter
@@ -262,16 +263,19 @@ class OpenFeed:
     async def _stored(self, number: int, uri: str, items: int, store: Store) -> bool:
         """Call `store` for a batch, with the signals, stats and log lines of Scrapy's exporter for
         so many `items`. Return False after a logged error."""
-        slot = self._plans.view.slot(self.feed.template, self.options, number, uri)
-        slot.itemcount = items
-        crawler, end = self._plans.exporter.crawler, "success"
-        what, extra = f"{slot.format} feed ({items} items) in: {uri}", {"spider": crawler.spider}
+        crawler, end, slot = self._plans.exporter.crawler, "success", None
+        what = f"{self.options['format']} feed ({items} items) in: {uri}"
+        extra = {"spider": crawler.spider}
         try:
+            slot = self._plans.view.slot(self.feed.template, self.options, number, uri)
+            slot.itemcount = items
             await ensure_awaitable(store(slot.storage))
             logger.info("Stored %s", what, extra=extra)
         except Exception:
             logger.exception("Error storing %s", what, extra=extra)
             end = "failed"
+        if slot is None:
+            return False
         crawler.stats.inc_value(f"feedexport/{end}_count/{type(slot.storage).__name__}")
         await crawler.signals.send_catch_log_async(signals.feed_slot_closed, slot=slot)
         return end == "success"
@@ -287,6 +291,10 @@ def local_path(storage: Any) -> str:
 def _form(value: Any) -> Any:
     """Return the form of a value that is not JSON, the same in each process: classes and functions
     become their names, other objects those of their types."""
+    if isinstance(value, partial):
+        return f"functools.partial of {_form(value.func)}"
+    if isinstance(value, (bytes, PurePath)):
+        return str(value)
     if isinstance(value, (set, frozenset)):
         return sorted(json.dumps(each, default=_form) for each in value)
     return global_object_name(value if hasattr(value, "__qualname__") else type(value))

@@ -97,7 +97,7 @@ class Outbox:
 
     def remove(self, row: Row) -> None:
         """Delete a row, and by triggers all that belongs to it."""
-        self.file.execute(f"DELETE FROM {row.table} WHERE id = ?", (row.id,))  # noqa: S608 - no input
+        self.file.drop(f"DELETE FROM {row.table} WHERE id = ?", (row.id,))  # noqa: S608 - no input
 
     # -- items ---------------------------------------------------------------------
 
@@ -144,4 +144,4 @@ class Outbox:
     def empty(self) -> None:
         """Delete all rows, at the end of the round."""
         for table in ("items", "batches", "feeds"):
-            self.file.execute(f"DELETE FROM {table}")  # noqa: S608 - no input
+            self.file.drop(f"DELETE FROM {table}")  # noqa: S608 - no input

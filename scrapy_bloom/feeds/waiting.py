@@ -7,9 +7,9 @@ import logging
 import os
 import pickle
 import secrets
+import sqlite3
 import stat
 import sys
-from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +20,7 @@ from scrapy.exporters import CsvItemExporter
 from scrapy.extensions import feedexport
 from scrapy.extensions.postprocessing import PostProcessingManager
 from scrapy.utils.defer import deferred_from_coro, ensure_awaitable, maybe_deferred_to_future
-from twisted.internet.defer import succeed
+from twisted.internet.defer import DeferredList
 
 from ..crawl.start_requests import give_turn
 from ..errors import FeedError
@@ -44,15 +44,14 @@ _TRIED_AT_ONCE = 1000
 class Batch(Row):
     """What is stored of a feed at a time, all of it without a limit.
 
-    `items` are stored, None before the first time, with these `columns` of csv. A local file begins
-    with `base` bytes of others, has one of these `versions`, and a temporary one with the `token`.
+    `items` are stored, None before the first time. A local file begins with `base` bytes of others,
+    has one of these `versions`, and a temporary one with the `token`.
     """
 
     table = "batches"
     number: int
     token: str
     items: int | None = None
-    columns: list[str] | None = None
     base: int = 0
     versions: list[list[Any]] = field(default_factory=list)
     is_replaced: bool = False
@@ -74,8 +73,8 @@ class WaitingFeed(OpenFeed):
         self._is_whole = bool(local_path(storage)) or overwrites(storage, self.options)
         self._limit: int = self.options["batch_item_count"] or sys.maxsize
         self._batches: dict[int, Batch] = {}  # by number
-        self._full: deque[Batch] = deque()  # to be stored while the crawl goes on
-        self._storing: Deferred[None] = succeed(None)
+        self._full: list[Batch] = []  # to be stored while the crawl goes on
+        self._stores: set[Deferred[None]] = set()  # of full ones
         self._trial: BaseItemExporter | None = None
         self._tried = 0
 
@@ -171,28 +170,34 @@ class WaitingFeed(OpenFeed):
 
     def write(self) -> None:
         """Store full batches while the crawl goes on."""
-        if self._full and self._storing.called:
-            self._storing = deferred_from_coro(self._store_full())
+        for batch in self._full:
+            stored = deferred_from_coro(self._store_soon(batch))
+            self._stores.add(stored)
+            stored.addBoth(partial(self._note_stored, stored))
+        self._full.clear()
 
-    async def _store_full(self) -> None:
+    async def _store_soon(self, batch: Batch) -> None:
+        # not in the commit that has made it full, nor after the last one: see `close`
+        await give_turn()
         ledger = self._outbox.ledger
-        with ledger.guarded(Exception):
-            # not in the commit that has made it full, nor after the last one: see `close`
-            await give_turn()
-            while self._full and not ledger.stopped:
-                await self._store(self._full.popleft())
-                await give_turn()
+        if not ledger.stopped:
+            with ledger.guarded(sqlite3.Error, FeedError):
+                await self._store(batch)
+
+    def _note_stored(self, stored: Deferred[None], _: object) -> None:
+        self._stores.discard(stored)
 
     async def close(self, *, stores_empty: bool) -> list[str]:
         """Store all batches, also those whose store has failed before."""
         self._full.clear()
-        await maybe_deferred_to_future(self._storing)
+        await maybe_deferred_to_future(DeferredList([*self._stores]))
         stores_empty = stores_empty and self.options["store_empty"]
-        return [
-            batch.uri
-            for batch in [*self._batches.values()]
-            if not await self._store(batch, stores_empty=stores_empty)
-        ]
+        failed = []
+        for batch in [*self._batches.values()]:
+            if not await self._store(batch, stores_empty=stores_empty):
+                failed.append(batch.uri)
+            await give_turn()
+        return failed
 
     async def _store(self, batch: Batch, *, stores_empty: bool = False) -> bool:
         """Store what is new of `batch`, and forget a full one. Return False after a logged
@@ -235,8 +240,9 @@ class WaitingFeed(OpenFeed):
         since = 0 if self._is_whole else batch.items or 0
         self._end_trial()  # the exporter that writes may use the same files
         exporter = self._build(target)
-        if since:  # the columns of csv, which the first item has given
-            exporter.fields_to_export = exporter.fields_to_export or batch.columns
+        is_csv = isinstance(exporter, CsvItemExporter)
+        if is_csv:  # the first item of the feed gives the columns
+            exporter.fields_to_export = exporter.fields_to_export or self.feed.columns
         exporter.start_exporting()
         for data in self._outbox.final_items(-batch.id, since):
             # this job's own file; it contains pickled requests, too
@@ -251,8 +257,9 @@ class WaitingFeed(OpenFeed):
                     {"uri": batch.uri, "item": item},
                 )
         exporter.finish_exporting()
-        if isinstance(exporter, CsvItemExporter):
-            batch.columns = [*(exporter.fields_to_export or ())]
+        if is_csv:
+            self.feed.columns = [*(exporter.fields_to_export or ())]
+            self._outbox.save(self.feed)
         if target is not watched:
             target.close()
             # Python's finalizer would close the plugins once more, with `file` open
@@ -260,7 +267,7 @@ class WaitingFeed(OpenFeed):
 
     def _replace(self, batch: Batch, storage: FeedStorageProtocol) -> None:
         """Replace the feed's own file atomically by its earlier contents and the batch."""
-        path = FeedFile(Path(batch.path or local_path(storage)).resolve()).path
+        path = FeedFile(Path(batch.path or batch.place or local_path(storage)).resolve()).path
         make_directory(path.parent)
         if not batch.versions:
             before: list[Any] = [0, ""] if self.options.get("overwrite") else _version(path)
