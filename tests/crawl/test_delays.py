@@ -126,16 +126,6 @@ def test_one_object_waits_as_often_as_the_spider_yields_it(new_job, clock, optio
         job.done(job.pop())
 
 
-def test_many_that_are_due_come_in_groups(new_job, clock):
-    """A hundred for each request that the engine gets."""
-    job = new_job().pushed(*map(str, range(250)), meta={delays.NOT_BEFORE: 10})
-    store = job.scheduler.ledger.store
-    clock.now += 10
-    for left in (150, 50, 0):
-        assert job.pop() is not None
-        assert store.later == left
-
-
 @pytest.mark.parametrize(
     ("wait", "closes"), [(None, False), (60, False), ("2m", False), (59, True), ("30s", True)]
 )

@@ -21,6 +21,7 @@ from scrapy.extensions import feedexport
 from scrapy.extensions.feedexport import FeedExporter, FTPFeedStorage
 from scrapy.http import Response
 from scrapy.utils.test import get_crawler
+from twisted.internet.defer import Deferred
 
 from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError, JobDirectoryError
 from scrapy_bloom.crawl.failed_request import item_refused
@@ -30,7 +31,7 @@ from scrapy_bloom.feeds.outbox import Outbox
 from scrapy_bloom.feeds.waiting import WaitingFeed, overwrites
 from scrapy_bloom.sqlite.status import JobStatus
 from tests.crawl.engine import Job, query, request
-from tests.crawl.feed_jobs import FeedJob
+from tests.crawl.feed_jobs import FeedJob, Shelf
 from tests.crawl.test_rounds import phases
 from tests.failures import Failed
 from tests.fakes import Engine, raising
@@ -475,6 +476,7 @@ def test_a_feed_is_compared_by_what_is_the_same_in_each_process(tmp_path, job):
     for changed, told in (
         ({"indent": 4}, "was begun with indent 0, and now has 4"),
         ({"uri_params": Parameters()}, "was begun with uri_params"),
+        ({"uri_params": partial(print)}, "of .*__call__', and now has 'functools.partial of"),
         ({"item_classes": {*classes}}, "was begun with item_classes"),
     ):
         with pytest.raises(FeedError, match=told):
@@ -773,6 +775,18 @@ def test_a_batch_that_cannot_be_stored_holds_back_no_other(tmp_path, job):
     assert numbers(tmp_path / "a1.jl") == [1]
     assert a.stat("feedexport/failed_count/FileFeedStorage") == 1
     assert a.stat("feedexport/success_count/FileFeedStorage") == 2
+
+
+def test_a_batch_whose_upload_hangs_holds_back_no_other(job, monkeypatch):
+    """They are stored side by side."""
+    uploads, hangs = [], Deferred()
+    monkeypatch.setattr(Shelf, "store", lambda self, file: uploads.append(file) or hangs)
+    a = job({"shelf:a%(batch_id)d": {"format": "json", "batch_item_count": 1}}, GOES_ON)
+    a.pages(p1={"n": 1}, p2={"n": 2}).commit()
+    assert len(uploads) == 2
+    hangs.callback(None)
+    a.close("shutdown")
+    assert a.stat("feedexport/success_count/Shelf") == 2
 
 
 def test_many_batches_at_once_and_after_each_other(tmp_path, job, next_turn):
