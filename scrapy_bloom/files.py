@@ -164,7 +164,10 @@ def replacing(
             file.close()
             os.fchmod(own.fileno(), mode)
             os.fsync(own.fileno())
-            (_link if is_new else os.rename)(made, path)
+            if is_new:
+                _link(made, path)
+            else:
+                made.rename(path)
     except BaseException as error:
         made.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename in (None, str(made)):
