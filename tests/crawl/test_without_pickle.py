@@ -50,18 +50,15 @@ def test_what_is_not_plain_waits_in_memory(make, no_pickle, told):
     assert job.stat("scheduler/pickled") is None
 
 
-@pytest.mark.parametrize("queue", ["Pickle", "Marshal"])
-def test_a_job_of_pickles(make, tmp_path, caplog, told, queue):
-    """They are counted; without pickle all fail, with one line, until they may be read. Scrapy's
-    format on the disk is none of ours."""
-    options = {"SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}LifoDiskQueue"}
+def test_a_job_of_pickles(make, tmp_path, caplog, told):
+    """They are counted; without pickle all fail, with one line, until they may be read."""
     value = Evil(tmp_path / "evil", often=True)
-    job = make(**options).pushed("plain").pushed("one", "two", cb_kwargs={"value": value})
+    job = make().pushed("plain").pushed("one", "two", cb_kwargs={"value": value})
     assert job.stat("scheduler/pickled") == 2
     job.close("shutdown")
     for names in (["plain"], []):
         caplog.clear()
-        assert make(BLOOM_PICKLE=False, **options).finish("shutdown") == names
+        assert make(BLOOM_PICKLE=False).finish("shutdown") == names
         (line,) = told(logging.ERROR)
         assert "BLOOM_PICKLE is False" in line
         assert "2 unreadable" in caplog.text
@@ -69,7 +66,7 @@ def test_a_job_of_pickles(make, tmp_path, caplog, told, queue):
             assert found.reason == "unreadable"
             assert found.exception.endswith("BLOOM_PICKLE is False")
         assert not (tmp_path / "evil").exists()
-    assert sorted(make(**options).names()) == ["one", "two"]
+    assert sorted(make().names()) == ["one", "two"]
 
 
 def put_in(job, *payloads):
