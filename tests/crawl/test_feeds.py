@@ -777,16 +777,17 @@ def test_a_batch_that_cannot_be_stored_holds_back_no_other(tmp_path, job, caplog
     assert a.stat("feedexport/failed_count/FileFeedStorage") == 1
 
 
-def test_a_batch_whose_upload_hangs_holds_back_no_other(job, monkeypatch):
-    """They are stored side by side."""
-    uploads, hangs = [], Deferred()
-    monkeypatch.setattr(Shelf, "store", lambda self, file: uploads.append(file) or hangs)
-    a = job({"shelf:a%(batch_id)d": {"format": "json", "batch_item_count": 1}}, GOES_ON)
-    a.pages(p1={"n": 1}, p2={"n": 2}).commit()
+def test_a_batch_whose_upload_hangs_holds_back_no_other(job, monkeypatch, next_turn):
+    """They are stored side by side, and by the next start, which does not wait for its end."""
+    uploads = []
+    monkeypatch.setattr(Shelf, "store", lambda self, file: uploads.append(file) or Deferred())
+    feeds = {"shelf:a%(batch_id)d": {"format": "json", "batch_item_count": 1}}
+    (a := job(feeds, GOES_ON).pages(p1={"n": 1}, p2={"n": 2})).commit()
     assert len(uploads) == 2
-    hangs.callback(None)
-    a.close("shutdown")
-    assert a.stat("feedexport/success_count/Shelf") == 2
+    a.drop()
+    job(feeds)
+    next_turn()
+    assert len(uploads) == 4
 
 
 def test_many_batches_at_once_and_after_each_other(tmp_path, job, next_turn):
