@@ -143,13 +143,12 @@ class WaitingFeed(OpenFeed):
             batch.versions = [version]
 
     def recover(self) -> None:
-        """Store the batches that were full, too."""
+        """Have the next commit store the batches that were full, too."""
         super().recover()
         for batch in self._batches.values():
             self._outbox.save(batch)  # whose job may have moved
             if self._items(batch) == self._limit:
                 self._full.append(batch)
-        self.write()
 
     def make_room(self) -> None:
         """Let the final items wait in the last batch, or new ones."""
