@@ -38,6 +38,11 @@ def key_of(request: Request, fingerprint: bytes) -> bytes:
     return blake2b(whole, digest_size=20).digest()
 
 
+def mark_of(key: bytes, occurrence: int) -> bytes:
+    """Return the mark of a start request: its key, and its number among those with that key."""
+    return key + occurrence.to_bytes(4, "big").lstrip(b"\0")
+
+
 def _text(value: Any) -> str:
     """Return a text for `value` that is the same in each process, for any order of its parts."""
     if isinstance(value, dict):

@@ -44,14 +44,15 @@ _TRIED_AT_ONCE = 1000
 class Batch(Row):
     """What is stored of a feed at a time, all of it without a limit.
 
-    `items` are stored, None before the first time. A local file begins with `base` bytes of others,
-    has one of these `versions`, and a temporary one with the `token`.
+    `items` are stored, None before the first time, with these `columns` of csv. A local file begins
+    with `base` bytes of others, has one of these `versions`, and a temporary one with the `token`.
     """
 
     table = "batches"
     number: int
     token: str
     items: int | None = None
+    columns: list[str] | None = None
     base: int = 0
     versions: list[list[Any]] = field(default_factory=list)
     is_replaced: bool = False
@@ -239,9 +240,8 @@ class WaitingFeed(OpenFeed):
         since = 0 if self._is_whole else batch.items or 0
         self._end_trial()  # the exporter that writes may use the same files
         exporter = self._build(target)
-        is_csv = isinstance(exporter, CsvItemExporter)
-        if is_csv:  # the first item of the feed gives the columns
-            exporter.fields_to_export = exporter.fields_to_export or self.feed.columns
+        if since:  # the columns of csv, which the first item has given
+            exporter.fields_to_export = exporter.fields_to_export or batch.columns
         exporter.start_exporting()
         for data in self._outbox.final_items(-batch.id, since):
             # this job's own file; it contains pickled requests, too
@@ -256,9 +256,8 @@ class WaitingFeed(OpenFeed):
                     {"uri": batch.uri, "item": item},
                 )
         exporter.finish_exporting()
-        if is_csv:
-            self.feed.columns = [*(exporter.fields_to_export or ())]
-            self._outbox.save(self.feed)
+        if isinstance(exporter, CsvItemExporter):
+            batch.columns = [*(exporter.fields_to_export or ())]
         if target is not watched:
             target.close()
             # Python's finalizer would close the plugins once more, with `file` open

@@ -29,7 +29,6 @@ from .push import Pusher
 from .scripts import LOADING, MAKE_HEADER
 from .settings import WorkerSettings
 from .status import CrawlReader
-from .taken_starts import mark_of
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -78,9 +77,7 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
                 put_layers(shared, local, pusher.beat)
                 unreleased = file.unreleased if file else []
                 pusher.push(Entry(0, None, fingerprint) for fingerprint in unreleased)
-                pusher.push(
-                    Entry(0, None, None, mark_of(*taken)) for taken in left.taken_start_requests()
-                )
+                pusher.push(Entry(0, None, None, mark) for mark in left.taken_start_requests())
                 offset = monotonic() - time()
                 pusher.push(
                     Entry(0, packed, due=due and due + offset)

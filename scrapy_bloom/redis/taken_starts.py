@@ -11,7 +11,7 @@ from scrapy import Request
 from scrapy.utils.defer import deferred_from_coro
 
 from ..crawl.settings import REPEAT_START
-from ..crawl.start_requests import AT_ONCE, REPEAT_KEY, StartRequests, give_turn, key_of
+from ..crawl.start_requests import AT_ONCE, REPEAT_KEY, StartRequests, give_turn, key_of, mark_of
 from ..scrapy_private.progress import start_again
 
 if TYPE_CHECKING:
@@ -157,8 +157,3 @@ class SharedStartRequests(StartRequests):
                     sent += 1
                     if sent % AT_ONCE == 0:
                         await give_turn()
-
-
-def mark_of(key: bytes, occurrence: int) -> bytes:
-    """Return the mark of a start request: its key, and its number among those with that key."""
-    return key + occurrence.to_bytes(4, "big").lstrip(b"\0")

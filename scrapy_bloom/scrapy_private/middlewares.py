@@ -102,7 +102,8 @@ def on_download_error(crawler: Crawler, function: Callable[[Failure, Request], N
     # the project's, so the method is wrapped in the one object that the scraper uses
     formatter: Any = get(crawler.engine, "scraper", "logformatter")
     require("engine.scraper.logformatter", formatter is not None)
-    log = formatter.download_error
+    log = get(formatter, "download_error")
+    require("LogFormatter.download_error", callable(log))
 
     def note_and_log(failure: Failure, request: Request, *rest: Any, **options: Any) -> Any:
         function(failure, request)

@@ -125,8 +125,10 @@ class RequestFile:
     def drop(self, statement: str, values: Sequence[object] = ()) -> None:
         """Delete what may be large, without zeros over whole pages, which go through the log."""
         self.query("PRAGMA secure_delete = FAST")
-        self.execute(statement, values)
-        self.query("PRAGMA secure_delete = ON")
+        try:
+            self.execute(statement, values)
+        finally:
+            self.query("PRAGMA secure_delete = ON")
 
     def execute_many(self, statement: str, values: Collection[Sequence[object]]) -> None:
         """Run a statement for each of the `values`, with the next commit."""

@@ -207,12 +207,10 @@ class StoppedJob(Listing):
         release) and how many times in a row; the verdict on dead hosts ends with the start."""
         return [each for each in self._ask(_HOLDS) if each[2] < DEAD]
 
-    def taken_start_requests(self) -> Iterator[tuple[bytes, int]]:
-        """Yield (key, occurrence) of each start request that the round has taken, none after its
-        end: the occurrence counts equal keys."""
-        for key, taken in self._ask(f"SELECT digest, taken FROM taken WHERE source = {START}"):  # noqa: S608 - no input
-            for occurrence in range(1, taken + 1):
-                yield key, occurrence
+    def taken_start_requests(self) -> Iterator[bytes]:
+        """Yield the mark of each start request that the round has taken, none after its end."""
+        for (mark,) in self._ask(f"SELECT digest FROM taken WHERE source = {START}"):  # noqa: S608 - no input
+            yield mark
 
 
 def in_memory() -> sqlite3.Connection:

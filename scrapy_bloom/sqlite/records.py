@@ -52,7 +52,7 @@ DUE = (
 NEXT_DUE = "SELECT MIN(due) FROM request WHERE state > 0 AND state = 2"
 DELAYED = "SELECT COUNT(*) FROM request WHERE state > 0 AND state = 2"
 END_HOLD = (
-    "UPDATE request SET due = 0 WHERE state > 0 AND state = 2 AND due IS NULL"
+    "UPDATE request SET due = 0 WHERE state = 2 AND due IS NULL"
     " AND slot = (SELECT id FROM slot WHERE name = ?)"
 )
 WAKE = (

@@ -40,6 +40,7 @@ _TABLES = (
     " CASE json_type(detail, '$.reason') WHEN 'text' THEN json_extract(detail, '$.reason')"
     " END END, 'unreadable')))",
     "CREATE INDEX other ON request (state, due) WHERE state > 0",
+    "CREATE INDEX put_off ON request (slot) WHERE state = 2 AND due IS NULL",
     # one row: the random id of the job, as in the filter, and its spider; the last id or place that
     # was given
     "CREATE TABLE job (id BLOB NOT NULL, spider TEXT NOT NULL, commits INTEGER NOT NULL,"

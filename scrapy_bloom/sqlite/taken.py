@@ -17,7 +17,7 @@ from ..crawl.ledger import CommitHook
 from ..crawl.origins import origins_of
 from ..crawl.request_text import DEFAULTS
 from ..crawl.settings import REPEAT_START
-from ..crawl.start_requests import REPEAT_KEY, StartRequests, key_of
+from ..crawl.start_requests import REPEAT_KEY, StartRequests, key_of, mark_of
 from ..scrapy_private.middlewares import OutputFilter
 from ..scrapy_private.progress import EngineProgress
 from .schema import START
@@ -71,7 +71,7 @@ class LocalStartRequests(StartRequests):
         with self._ledger.guarded():
             key = key_of(request, self._fingerprint(request))
             ((number,),) = self._file.query(NUMBER, (key,))
-            mark = key + number.to_bytes(4, "big")  # equal ones may have another meta
+            mark = mark_of(key, number)  # equal ones may have another meta
             is_taken = self._file.meet(START, mark)
             if is_taken and not (self._repeats_all or request.meta.get(REPEAT_KEY)):
                 self._skipped += 1

@@ -20,6 +20,7 @@ from scrapy_bloom import (
     SharedFilterError,
 )
 from scrapy_bloom.crawl.codec import Codec
+from scrapy_bloom.crawl.start_requests import mark_of
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.migration import scrapy_redis
 from scrapy_bloom.migration.scrapy_redis import RedisQueue
@@ -29,7 +30,7 @@ from scrapy_bloom.redis.layout import in_one_slot
 from scrapy_bloom.redis.load import load_job, load_scrapy_redis
 from scrapy_bloom.redis.push import Pusher
 from scrapy_bloom.redis.status import CrawlReader, FilterView
-from scrapy_bloom.redis.taken_starts import mark_of
+from scrapy_bloom.sqlite.schema import START
 from tests.fakes import Evil, raising
 from tests.patience import PATIENCE
 from tests.redis.server import missing
@@ -243,7 +244,7 @@ def test_requests_of_a_job_keep_what_they_are(join, redis, client, key, job, tmp
             fields = Request(f"http://example.com/{number}", meta={"value": value}).to_dict()
             payload = Codec(None, 10**6).dump(fields, "").payload
             found.put(payload, priority=-5 if value is Gone else number // 3)
-        found.file.execute("INSERT INTO taken VALUES (0, ?, 258, 0)", (b"f" * 20,))
+        found.file.take(START, mark_of(b"f" * 20, 258))
     monkeypatch.delattr(f"{__name__}.Gone")
     assert load_job(client, in_one_slot(key), job, SETTINGS).pending == 6
     assert not (tmp_path / "evil").exists()
