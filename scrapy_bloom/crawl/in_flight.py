@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from scrapy import Request
 
@@ -45,7 +46,7 @@ class InFlight:
     A crash loses the latter, and Scrapy does not show which request has yielded them. So each
     request that was dispatched when one arrived waits for the whole tree of arrivals: repeated
     after a crash, it yields them again. A request in memory that the filter would not drop then is
-    acknowledged with the last of those that may yield it.
+    acknowledged with its page, or else the last of those that may yield it.
 
     Each request waits for a contiguous range of arrivals, those between its start and its end, and
     an arrival for later ones. Each is queued on the one in the middle of those that are still open,
@@ -56,6 +57,8 @@ class InFlight:
     def __init__(self) -> None:
         self.running: dict[Request, Known] = {}
         """The dispatched requests that are not finished, oldest first."""
+        self.page_of: WeakKeyDictionary[Request, Request] = WeakKeyDictionary()
+        """The page that has yielded an unfiltered request, where that is known."""
         self._known: dict[Request, Known] = {}
         self._arrived = 0
         self._open: list[int] = []
@@ -69,11 +72,13 @@ class InFlight:
 
     def keep(self, request: Request, fingerprints: Iterable[bytes], *, comes_again: bool) -> None:
         """Record that `request` is in the memory queue. If it `comes_again`, no filter drops it
-        when the request that has yielded it is repeated."""
+        when the request that has yielded it is repeated: so both are acknowledged at once."""
         is_new = request not in self._known
         known = self._know(request)
         if comes_again and is_new:
-            givers = [running for running in self.running.values() if not running.stands_in]
+            givers = [each for each in self.running.values() if not each.stands_in]
+            if (page := self.page_of.pop(request, None)) in self.running:
+                givers = [self.running[page]]
             for giver in givers:
                 giver.given.append(known)
             known.awaited += len(givers)

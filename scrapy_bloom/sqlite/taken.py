@@ -172,6 +172,7 @@ class RepeatedChildren(OutputFilter, CommitHook):
         page = self._origins.get(response, response.request)
         if page is None or not child.dont_filter:
             return False
+        self._ledger.in_flight.page_of[child] = page
         parent = self._store.dispatched.get(page, self._in_memory.get(page))
         if parent is None:
             return False

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from scrapy import Request
 
 from scrapy_bloom.crawl.in_flight import InFlight
 
@@ -176,8 +177,20 @@ def test_memory_grows_with_the_requests_and_not_with_their_pairs(newest_first, c
         while running:
             books.finish(running.pop())
         tracemalloc.stop()
-        same = {"_arrived": 0}
-        assert repr(vars(books) | same) == repr(vars(InFlight()) | same)
+        same = {"_arrived": 0, "page_of": not books.page_of}
+        assert repr(vars(books) | same) == repr({**vars(InFlight()), **same, "page_of": True})
         return most
 
     assert grown(2000) < 5 * grown(500)
+
+
+def test_a_page_whose_child_comes_again_is_acknowledged_with_it_and_waits_for_no_other():
+    """Else a kill between the two commits would repeat neither, and lose the child's items."""
+    books, (slow, page, child) = InFlight(), (Request(f"data:,{n}") for n in range(3))
+    books.start(slow)
+    books.start(page)
+    books.page_of[child] = page
+    books.keep(child, (), comes_again=True)
+    books.start(child)
+    assert books.finish(child) == []
+    assert {known.request for known in books.finish(page)} == {page, child}
