@@ -72,7 +72,7 @@ def pack(fields: dict[str, Any], slot: str) -> bytes:
 def unpack(text: bytes, slot: str) -> dict[str, Any]:
     """Return the fields that were packed for `slot`, less those with Scrapy's default. Raises
     ValueError for what is no such text; runs no code that it names, and takes memory in proportion
-    to its length."""
+    to its length, or up to 2 MB."""
     try:
         if len(text) > _SHORT:
             unpacker = Unpacker(max_buffer_size=len(text))

@@ -43,8 +43,8 @@ COUNT_DELAYED = "SELECT COUNT(*), MIN(due) FROM request WHERE state > 0 AND stat
 _COUNTS = (
     "SELECT (SELECT COUNT(*) FROM request WHERE state <= 2),"
     " (SELECT COUNT(*) FROM request WHERE state > 2),"
-    " (SELECT COUNT(*) FROM items WHERE request IS NULL)"
-    " - (SELECT COALESCE(SUM(json_extract(facts, '$.items')), 0) FROM batches)"
+    " MAX(0, (SELECT COUNT(*) FROM items WHERE request IS NULL)"
+    " - (SELECT COALESCE(SUM(json_extract(facts, '$.items')), 0) FROM batches))"
 )
 
 

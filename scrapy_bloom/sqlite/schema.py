@@ -52,8 +52,8 @@ _TABLES = (
     # the one row, if any, is that of the last round; `crawl` is empty but for feeds of a worker
     "CREATE TABLE rounds (number INTEGER NOT NULL, phase TEXT NOT NULL, crawl TEXT NOT NULL)",
     # taken.py: how many equal things of a source the job has, and how many of them this start has
-    # met; the source is START, for items of start() minus the number of a feed, a page in memory,
-    # or the row of a page, with which it goes, or when that has failed and can be read
+    # met; the source is START (by mark_of), for items of start() minus the number of a feed, a page
+    # in memory, or the row of a page, with which it goes, or when that has failed and can be read
     "CREATE TABLE taken (source INTEGER NOT NULL, digest BLOB NOT NULL, taken INTEGER NOT NULL,"
     " met INTEGER NOT NULL, PRIMARY KEY (source, digest)) WITHOUT ROWID",
     "CREATE TRIGGER children_of_done AFTER DELETE ON request BEGIN"

@@ -1,6 +1,6 @@
 """What a source has yielded before, left out when it is repeated after a crash: start requests of
-`Spider.start()`, and unfiltered children of a page. Equal ones are matched by count, in any order,
-in the table `taken`, which belongs to the round and to the rows of pages."""
+`Spider.start()`, equal ones by their order, and unfiltered children of a page, by their count. The
+table `taken` belongs to the round and to the rows of pages."""
 
 from __future__ import annotations
 

@@ -29,6 +29,7 @@ from scrapy_bloom.feeds.durable_feeds import DurableFeeds
 from scrapy_bloom.feeds.file import FeedFile
 from scrapy_bloom.feeds.outbox import Outbox
 from scrapy_bloom.feeds.waiting import WaitingFeed, overwrites
+from scrapy_bloom.sqlite.listing import stopped_job
 from scrapy_bloom.sqlite.status import JobStatus
 from tests.crawl.engine import Job, query, request
 from tests.crawl.feed_jobs import FeedJob, Shelf
@@ -716,6 +717,8 @@ def test_a_feed_whose_items_are_gone_is_not_stored_without_them(tmp_path, job, c
     before = (tmp_path / "a.own").read_bytes()
     of_a = "SELECT id FROM batches WHERE facts LIKE '%/a.own%'"
     query(tmp_path / "job", f"DELETE FROM items WHERE -feed IN ({of_a})")
+    with stopped_job(tmp_path / "job" / "requests.sqlite") as left:
+        assert left.items >= 0
     with pytest.raises(FeedError, match=r"items of .*a\.own were removed .*, so feed"):
         job(feeds)
     job({}).close()
