@@ -333,17 +333,14 @@ class BloomDupeFilter(FilterDupeFilter):
         job, extra = self._job, {"spider": self.crawler.spider}
         if job is None:
             return self._in_memory("there is no JOBDIR")
-        warning = self._identity.require_same(stored_identity(job.filter), str(job.filter))
+        self._identity.require_same(stored_identity(job.filter), str(job.filter))
         session_of(self.crawler).begin(self)
         if job.has_only_seen_file:
             from .migration.scrapy_job import import_job
 
             line = import_job(job, self._settings, self._identity.to_text())
             job_logger.info("%s", line, extra=extra)
-        opened = self.open_in(job)
-        if warning:
-            job_logger.warning("%s", warning, extra=extra)
-        return opened
+        return self.open_in(job)
 
     def open_in(self, job: JobDirectory) -> Layered:
         """Return the open filter of `job`, a new one if there is none."""

@@ -79,9 +79,9 @@ class Context:
 
     def require_fingerprinter(self, identity: str, place: str) -> None:
         """Raise IncompatibleFilterError if the filter at `place`, of that identity, knows other
-        fingerprints; write a warning if they differ for unusual URLs only."""
+        fingerprints."""
         try:
-            warning = FingerprinterIdentity.of(self.fingerprinter).require_same(identity, place)
+            FingerprinterIdentity.of(self.fingerprinter).require_same(identity, place)
         except IncompatibleFilterError as error:
             raise IncompatibleFilterError(
                 f"{error}; for this command: run it in the job's project, with --spider if its"
@@ -89,8 +89,6 @@ class Context:
             ) from None
         except ValueError:
             return  # made by hand, with some identity of its own
-        if warning:
-            sys.stderr.write(f"{escaped(warning)}\n")
 
     def key(self, url: str) -> str:
         """Return the key of the filter on the server at `url`: --key, or the setting."""

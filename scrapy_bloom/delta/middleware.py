@@ -289,8 +289,7 @@ class DeltaMiddleware(_Watch):
     def _require_fingerprinter(self) -> None:
         store = self._store
         fresh = "a new BLOOM_DELTA_DIR, or start afresh with BLOOM_DELTA_RESET = True"
-        if warning := self._identity.require_same(store.identity, store.name, fresh):
-            self._logger.warning("%s", warning)
+        self._identity.require_same(store.identity, store.name, fresh)
 
     def _store_of(self, lifetime: Lifetime) -> FileDeltaStore | RedisDeltaStore:
         """Return the delta store: in Redis with a shared filter, else in its directory."""

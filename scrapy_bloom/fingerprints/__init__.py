@@ -79,8 +79,8 @@ class UnfailingFingerprinter:
             return sha1(url.encode(errors="surrogatepass"), usedforsecurity=False).digest()
 
 
-# Requests of common crawls.
-_PLAIN = (
+# All releases of w3lib agree on their canonical URLs.
+_REQUESTS = (
     ("GET", "http://example.com/", b""),
     ("GET", "https://www.example.com/a/page.html#part", b""),
     ("GET", "https://www.example.com/search?q=1&page=2", b""),
@@ -91,30 +91,17 @@ _PLAIN = (
     ("POST", "http://example.com/", b"q=1"),
 )
 
-# Requests whose canonical URLs differ between releases of w3lib.
-_EDGE = (
-    ("GET", "http://example.com/?a=1;b=2", b""),
-    ("GET", "http://example.com/%25%3B;x=1", b""),
-    ("GET", "http://example.com/a/../b/./c", b""),
-    ("GET", "http://example.com/a\\b", b""),
-    ("GET", "http://example.com/a b?c d=e+f%20g", b""),
-    ("GET", "http://example.com/caf\u00e9?na\u00efve=\u00fc", b""),
-    ("GET", "http://b\u00fccher.example/", b""),
-    ("GET", "HTTP://EXAMPLE.com:80?&&a=&b", b""),
-)
-
 _LONGEST_IDENTITY = 1_000
 """Bytes as JSON within JSON, so that all of it fits into the page of a filter file."""
 
 
 class FingerprinterIdentity(NamedTuple):
-    """A fingerprinter as a filter records it: `plain` and `edge` are its answers to the fixed
-    requests, `identity` is its attribute of that name, if it has one."""
+    """A fingerprinter as a filter records it: `answers` are those to the fixed requests, `identity`
+    is its attribute of that name, if it has one."""
 
     name: str
     identity: str
-    plain: list[str]
-    edge: list[str]
+    answers: list[str]
 
     @classmethod
     def of(cls, fingerprinter: RequestFingerprinterProtocol) -> FingerprinterIdentity:
@@ -129,8 +116,7 @@ class FingerprinterIdentity(NamedTuple):
         return cls(
             name=global_object_name(type(fingerprinter))[:300],
             identity=identity,
-            plain=[_answer(fingerprinter, *request) for request in _PLAIN],
-            edge=[_answer(fingerprinter, *request) for request in _EDGE],
+            answers=[_answer(fingerprinter, *request) for request in _REQUESTS],
         )
 
     def to_text(self) -> str:
@@ -145,35 +131,19 @@ class FingerprinterIdentity(NamedTuple):
         except (ValueError, TypeError) as error:
             raise ValueError(f"{text!r} does not describe a fingerprinter") from error
 
-    def require_same(
-        self, stored: str | None, place: str, fresh: str = "a new JOBDIR"
-    ) -> str | None:
-        """Return a warning if this identity and the one `stored` as text differ for unusual URLs
-        only; None if they do not differ, or none is stored.
-
-        Raises IncompatibleFilterError if they differ for common ones, with the remedy to use
-        something `fresh`; ValueError if `stored` is no identity.
-        """
+    def require_same(self, stored: str | None, place: str, fresh: str = "a new JOBDIR") -> None:
+        """Raise IncompatibleFilterError, with the remedy to use something `fresh`, if the identity
+        that is `stored` as text, if any, is another; ValueError if that text is no identity."""
         if not stored:
-            return None
+            return
         then = self.from_text(stored)
-        remedy = (
-            f"set it back, or use {fresh} ({place} holds fingerprints that only the old one can"
-            " recognise)"
-        )
-        if (then.identity, then.plain) != (self.identity, self.plain):
+        if then[1:] != self[1:]:
             raise IncompatibleFilterError(
                 f"the fingerprinter of this job was {then.name} with identity {then.identity!r},"
                 f" now it is {self.name} with identity {self.identity!r}, whose fingerprints"
-                f" are others (REQUEST_FINGERPRINTER_CLASS): {remedy}"
+                f" are others (REQUEST_FINGERPRINTER_CLASS): set it back, or use {fresh} ({place}"
+                " holds fingerprints that only the old one can recognise)"
             )
-        if then.edge != self.edge:
-            return (
-                "The fingerprints of unusual URLs (semicolons, %25, dot segments, backslashes,"
-                " spaces) have changed since this job was started, probably with an upgrade of"
-                " w3lib or Scrapy: pages with such URLs may be fetched once more."
-            )
-        return None
 
 
 def _answer(fingerprinter: RequestFingerprinterProtocol, method: str, url: str, body: bytes) -> str:

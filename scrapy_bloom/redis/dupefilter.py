@@ -194,8 +194,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         shared.growing = self._settings.on_full == "grow"
         shared.on_forget = self._forget_recent_urls
         stored, fresh = shared.header.identity, "another BLOOM_REDIS_KEY"
-        if warning := self._identity.require_same(stored, shared.name, fresh):
-            self._log.warning("%s", warning)
+        self._identity.require_same(stored, shared.name, fresh)
         if not self._beside_queue and (policy := client.evicting()):
             self._log.warning(
                 "Redis at %(name)s evicts keys when its memory is full (maxmemory-policy"

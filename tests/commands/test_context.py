@@ -6,7 +6,6 @@ import shutil
 import pytest
 
 from scrapy_bloom import ScalableBloomFilter
-from scrapy_bloom.fingerprints import FingerprinterIdentity
 from tests.commands.command_line import SEEN, bloom, in_shell
 
 # a project whose fingerprinter ignores queries, with a spider that has Scrapy's
@@ -79,11 +78,6 @@ def test_project_settings_apply(run, job, project):
     assert inside("add", "plain", "list.txt", "--spider", "plain").status == 0
     assert run(outside, "check", "project/plain", page).status == 0
     assert "no spider 'nobody'" in inside("check", "own", page, "--spider", "nobody").refusal
-    with ScalableBloomFilter.open(project / "plain" / "bloom") as made:
-        older = FingerprinterIdentity.from_text(made.identity)._replace(edge=[]).to_text()
-    ScalableBloomFilter(100, 1e-3, project / "older", identity=older).close()
-    warned = run(outside, "check", "project/older", page)
-    assert (warned.status, "of unusual URLs" in warned.error) == (1, True)
     ScalableBloomFilter(100, 1e-3, project / "by hand").close()
     raising = "REQUEST_FINGERPRINTER_CLASS=shop.Raising"
     assert "no idea" in inside("check", "by hand", page, "-s", raising).refusal

@@ -29,7 +29,7 @@ HOUR = 3600.0
 PERIOD = 8 * HOUR
 NOON = 1_800_000_000.0
 KEY = b"k" * 20
-OTHER = FingerprinterIdentity("other", "other", [], []).to_text()
+OTHER = FingerprinterIdentity("other", "other", []).to_text()
 
 
 def key(number):

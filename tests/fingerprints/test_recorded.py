@@ -21,11 +21,6 @@ REMEDY = ".*REQUEST_FINGERPRINTER_CLASS"
 SCRAPYS = RequestFingerprinter()
 
 
-def is_odd(request):
-    """Return whether releases of w3lib disagree about a request."""
-    return ";" in request.url or "\\" in request.url
-
-
 def of_name(name, function=SCRAPYS.fingerprint, **attributes):
     """Return a class of fingerprinters."""
     attributes["fingerprint"] = lambda self, request: function(request)
@@ -37,15 +32,6 @@ def with_identity(text):
     return of_name("Named", identity=text)
 
 
-def on_edge(function):
-    """Return a class whose fingerprints are made of Scrapy's where those may differ."""
-    return of_name(
-        "Edge",
-        lambda request: (function if is_odd(request) else bytes)(SCRAPYS.fingerprint(request)),
-    )
-
-
-UPGRADED, FAILS_ON_EDGE = on_edge(lambda found: found[::-1]), on_edge(raising(LookupError))
 FAILS_ALWAYS = of_name("FailsAlways", raising(LookupError))
 NOT_BYTES = of_name("NotBytes", lambda request: SCRAPYS.fingerprint(request).hex())
 ONLY_URL = of_name("OnlyUrl", lambda request: sha1(request.url.encode()).digest())
@@ -99,7 +85,7 @@ LONG_NAME = of_name("\u00e9" * 2_000)
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        *((each, each) for each in (RequestFingerprinter, FAILS_ON_EDGE, LONG_NAME)),
+        *((each, each) for each in (RequestFingerprinter, LONG_NAME)),
         *((each, each) for each in map(with_identity, [*TEXTS, ("a", "tuple"), None])),
         (with_identity(object()), with_identity(object())),
         (with_identity({"a", "b"}), with_identity({"b", "a"})),
@@ -107,25 +93,12 @@ LONG_NAME = of_name("\u00e9" * 2_000)
         (of_name("Renamed"), RequestFingerprinter),
         (RequestFingerprinter, FastRequestFingerprinter),
     ],
-    ids=range(15),
+    ids=range(14),
 )
 def test_equal_fingerprints_resume_silently(run, told, first, second):
     """The fingerprints and the `identity`, of any length and characters, count, not their class."""
     assert [run(first), run(second)] == [False, True]
     assert told() == []
-
-
-@pytest.mark.parametrize(
-    ("first", "second"), [(RequestFingerprinter, UPGRADED), (FAILS_ON_EDGE, RequestFingerprinter)]
-)
-def test_edge_cases_that_differ_are_warned_of(run, told, first, second):
-    """As after an upgrade of w3lib: one line, and the crawl goes on."""
-    run(first)
-    assert told() == []
-    assert run(second) is True
-    (warning,) = told()
-    assert "w3lib" in warning
-    assert "fetched once more" in warning
 
 
 def test_a_filter_tells_of_its_fingerprinter(make_dupefilter, tmp_path):
