@@ -18,10 +18,10 @@ from twisted.python.failure import Failure
 from scrapy_bloom import JobDirectoryError, scrapy_private
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.crawl.holds import sent_again
-from scrapy_bloom.scrapy_private import slots
 from scrapy_bloom.scrapy_private.middlewares import on_unhandled_status
 from scrapy_bloom.scrapy_private.progress import EngineProgress, scheduler_of
 from scrapy_bloom.scrapy_private.slots import slot_keys
+from scrapy_bloom.scrapy_private.throttling import slot_named
 from scrapy_bloom.startup import close_spider
 from tests import fakes
 from tests.crawl.engine import Job, name_of
@@ -208,4 +208,4 @@ def test_the_first_scope_is_the_slot():
     for scopes, slot in ((["z", "a"], "z"), (["only"], "only"), ([], "")):
         meta = {"throttling_scopes": scopes}
         assert of_crawler(Request("http://example.com/", meta=meta)) == slot
-        assert slots.slot_named(meta) == slot
+        assert slot_named(meta) == slot

@@ -17,7 +17,7 @@ from ..crawl.failed_request import FailedRequest, class_and_message
 from ..crawl.queue_settings import QueueSettings
 from ..crawl.records import rank_of
 from ..errors import encodable
-from ..scrapy_private.slots import slot_named
+from ..scrapy_private.throttling import slot_named
 from .call import Claim, Failing, Packed
 from .layout import ODD_BYTES
 
