@@ -19,12 +19,10 @@ if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.statscollectors import StatsCollector
 
-    from .dictionaries import Dictionaries
     from .failed_request import FailedRequest
 
-PLAIN, DEFLATED = b"\1", b"\2"
-"""The first byte of a payload: a checksum and a text of request_text.py follow; the id of a
-dictionary, a checksum and a deflated text."""
+PLAIN = b"\1"
+"""The first byte of a payload: a checksum and a text of request_text.py follow."""
 
 
 class Stored(NamedTuple):
@@ -37,8 +35,8 @@ class Stored(NamedTuple):
 class Codec:
     """Makes stored requests of requests or their fields (`to_dict`), and the reverse. Values
     that are not plain are a pickle, and such requests counted in `stats`; without `pickles` they
-    cannot be stored, nor read. `most_bytes` is the limit of a payload, which is deflated with
-    `dictionaries`. Without a `spider` no callback can be stored."""
+    cannot be stored, nor read. `most_bytes` is the limit of a payload. Without a `spider` no
+    callback can be stored."""
 
     def __init__(
         self,
@@ -48,7 +46,6 @@ class Codec:
         has_cache: bool = False,
         pickles: bool = True,
         stats: StatsCollector | None = None,
-        dictionaries: Dictionaries | None = None,
     ) -> None:
         self._spider = spider
         self._most_bytes = most_bytes
@@ -58,7 +55,6 @@ class Codec:
         self._names: dict[object, str] = {}
         """The callbacks that were found before, by function: Scrapy looks among all attributes of
         the spider, which takes longer than all the rest."""
-        self._dictionaries = dictionaries
 
     def dump(self, request: Request | dict[str, Any], slot: str) -> Stored:
         """Return a request, or that of some fields, as it is stored in `slot`. Raises ValueError if
@@ -81,9 +77,7 @@ class Codec:
             raise ValueError(f"{len(text):,} bytes are more than {self._most_bytes:,}")
         if OBJECTS in fields and self._stats is not None:
             self._stats.inc_value("scheduler/pickled")
-        if self._dictionaries is not None:
-            self._dictionaries.sample(fields, text)
-        return self._stored(text, slot)
+        return _stored(text, slot)
 
     def fields(self, request: Request) -> dict[str, Any]:
         """Return the same as `to_dict`. Raises ValueError for a request without a dictionary: its
@@ -119,7 +113,7 @@ class Codec:
     def load(self, stored: Stored) -> Request:
         """Return the request that was stored. Raises anything: its classes run their code, without
         `pickles` only those of loaded classes of requests."""
-        fields = stored_fields(stored, self._dictionaries)
+        fields = stored_fields(stored)
         if OBJECTS in fields:
             if not self._pickles:
                 raise ValueError("it is stored by pickle, and BLOOM_PICKLE is False")
@@ -138,47 +132,42 @@ class Codec:
         """Return a stored request that has `failed`, with all its retries, and past a cache. A
         damaged one stays as it is."""
         try:
-            fields = stored_fields(stored, self._dictionaries)
+            fields = stored_fields(stored)
             meta = {**fields.get("meta", {}), ATTEMPTS_KEY: failed.attempts}
             for key in TIMES_KEYS:
                 meta.pop(key, None)
             if self._has_cache:
                 meta["dont_cache"] = True
-            return self._stored(pack({**fields, "meta": meta}, stored.slot), stored.slot)
+            return _stored(pack({**fields, "meta": meta}, stored.slot), stored.slot)
         except (TypeError, ValueError):
             return stored
 
-    def _stored(self, text: bytes, slot: str) -> Stored:
-        deflated = self._dictionaries and self._dictionaries.deflate(text, slot)
-        if deflated and len(deflated) < len(text):
-            return Stored(slot, DEFLATED + deflated)
-        return Stored(slot, PLAIN + checksum(text, slot) + text)
+
+def _stored(text: bytes, slot: str) -> Stored:
+    return Stored(slot, PLAIN + checksum(text, slot) + text)
 
 
-def stored_fields(stored: Stored, dictionaries: Dictionaries | None = None) -> dict[str, Any]:
+def stored_fields(stored: Stored) -> dict[str, Any]:
     """Return the fields of a stored request, read without running its code: values that are not
     plain are left out. Raises ValueError for a damaged one."""
     slot, payload = stored
-    form = payload[:1] if type(payload) is bytes and type(slot) is str else b""
-    if form == DEFLATED and dictionaries is not None:
-        text = dictionaries.inflate(payload[1:], slot)
-    elif form != PLAIN:
+    if type(payload) is not bytes or type(slot) is not str or payload[:1] != PLAIN:
         raise ValueError("it is damaged (it has no known form)")
-    elif checksum(text := payload[3:], slot) != payload[1:3]:
+    if checksum(text := payload[3:], slot) != payload[1:3]:
         raise ValueError("it is damaged (its checksum is another)")
     return unpack(text, slot)
 
 
-def plain_fields(stored: Stored, dictionaries: Dictionaries | None = None) -> dict[str, Any]:
+def plain_fields(stored: Stored) -> dict[str, Any]:
     """Return what `stored_fields` returns, no fields for a damaged request."""
     with suppress(ValueError):
-        return stored_fields(stored, dictionaries)
+        return stored_fields(stored)
     return {}
 
 
-def url_and_method(stored: Stored, dictionaries: Dictionaries | None = None) -> tuple[str, str]:
+def url_and_method(stored: Stored) -> tuple[str, str]:
     """Return the URL and the method of a stored request, the URL empty for a damaged one."""
-    fields = plain_fields(stored, dictionaries)
+    fields = plain_fields(stored)
     return encodable(fields.get("url") or ""), encodable(fields.get("method") or "GET")
 
 

@@ -1,4 +1,4 @@
-"""Preset dictionaries for the texts of stored requests, made of texts of the same crawl."""
+"""Deflates payloads of stored requests, with dictionaries made of texts of the same crawl."""
 
 from __future__ import annotations
 
@@ -9,24 +9,29 @@ from hashlib import blake2b
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from .request_text import checksum
+from .codec import PLAIN
+from .request_text import unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from .codec import Stored
+
+DEFLATED = b"\2"
+"""The first byte of a deflated payload: the id of a dictionary, a checksum and a text follow."""
 SIZE = 7_900
 """Most bytes of a dictionary: what a window of 13 bits reaches from the first byte of a text."""
 PROPOSED_AT = (16, 1_000, 30_000, 1_000_000)
 """A process proposes the first, second, … dictionary of a crawl after so many requests."""
 LONGEST = 65_536
-"""Texts above this many bytes are not deflated."""
+"""Payloads above this many bytes are not deflated."""
 
 _FEWEST, _SAMPLES = 8, 256
 """A dictionary is made of so many samples."""
 _SAMPLE_BYTES = 500
 _WINDOW = -13  # raw
 _LEVEL, _MEMORY = 6, 5
-_HEAD = 4
+_HEAD, _DEFLATED_HEAD = 3, 5  # the form, the id, and the checksum, which is that of the text
 # the last ones end a name: before "=" in a URL, before the head of a value in a text or a pickle
 _SECRET = re.compile(
     rb"authoriz|auth(?!or)|cookie|passw|passphrase|pwd|secret|token|api.?key|access.?key|"
@@ -71,34 +76,35 @@ class Dictionaries:
         self.proposal = None
         self._samples.clear()
 
-    def deflate(self, text: bytes, slot: str) -> bytes | None:
-        """Return a text of `slot` deflated with the newest dictionary, behind the id of that and a
-        checksum. None without a dictionary, and for a text above LONGEST."""
-        if self._deflater is None or len(text) > LONGEST:
-            return None
+    def deflate(self, payload: bytes) -> bytes:
+        """Return a payload deflated with the newest dictionary, if that makes it shorter, or as it
+        is: without a dictionary, one above LONGEST, and a damaged one."""
+        if self._deflater is None or len(payload) > LONGEST or payload[:1] != PLAIN:
+            return payload
         deflater = self._deflater.copy()
-        stream: bytes = deflater.compress(text) + deflater.flush()
-        return self._newest + checksum(text, slot) + stream
+        stream: bytes = deflater.compress(payload[_HEAD:]) + deflater.flush()
+        deflated = DEFLATED + self._newest + payload[1:_HEAD] + stream
+        return deflated if len(deflated) < len(payload) else payload
 
-    def inflate(self, deflated: bytes, slot: str) -> bytes:
-        """Return the text of `slot` that was deflated. Raises ValueError for an unknown dictionary,
-        for a stream that is damaged or too long, and for another slot's: all but one in 65,536."""
-        inflater = self._inflaters.get(deflated[:2])
+    def inflate(self, payload: bytes) -> bytes:
+        """Return the payload that was deflated to this one, which may be as it was. Raises
+        ValueError for an unknown dictionary, and for a stream that is damaged or too long."""
+        if payload[:1] != DEFLATED:
+            return payload
+        inflater = self._inflaters.get(payload[1:3])
         if inflater is None:
-            raise ValueError(f"its dictionary {deflated[:2].hex()} is not there")
+            raise ValueError(f"its dictionary {payload[1:3].hex()} is not there")
         inflater = inflater.copy()
         try:
-            text: bytes = inflater.decompress(deflated[_HEAD:], LONGEST + 1)
+            text: bytes = inflater.decompress(payload[_DEFLATED_HEAD:], LONGEST)
         except zlib.error as error:
             raise ValueError(f"it is damaged ({error})") from error
-        if len(text) > LONGEST or not inflater.eof or inflater.unused_data:
+        if not inflater.eof or inflater.unused_data:
             raise ValueError("it is damaged (it does not end where it should)")
-        if checksum(text, slot) != deflated[2:_HEAD]:
-            raise ValueError("it is damaged (its checksum is another)")
-        return text
+        return PLAIN + payload[3:_DEFLATED_HEAD] + text
 
-    def sample(self, fields: Mapping[str, Any], text: bytes) -> None:
-        """Count the text of a stored request with these `fields`, and take some for the next
+    def sample(self, stored: Stored) -> None:
+        """Count a stored request, which is not deflated, and take the texts of some for the next
         `proposal`: spread over all since the last dictionary, none that may hold a secret. Looks at
         one in 256 where most may, and at none after the last of PROPOSED_AT."""
         self._count += 1
@@ -109,7 +115,8 @@ class Dictionaries:
         is_last = self._count >= PROPOSED_AT[-1]
         pause = max(end, self._count) // _SAMPLES
         self._due = inf if is_last else self._count + max(1, pause)
-        if _may_be_secret(fields, text):
+        text = stored.payload[_HEAD:]
+        if _may_be_secret(unpack(text, stored.slot), text):
             return
         self._samples.append(text[:_SAMPLE_BYTES])
         if self._count >= end and len(self._samples) >= _FEWEST:

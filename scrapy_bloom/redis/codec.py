@@ -58,7 +58,6 @@ class RedisCodec:
             has_cache=settings.getbool("HTTPCACHE_ENABLED"),
             pickles=self.queues.pickles,
             stats=stats,
-            dictionaries=self.dictionaries,
         )
         self.budget = Budget(BUDGET.read(settings))
         self.slot_of = slot_of
@@ -91,37 +90,48 @@ class RedisCodec:
             # no filter keeps it from being there twice
             fields = {**fields, _PAGE: fields.get(_PAGE) or secrets.token_hex(8)}
         stored = self._codec.dump(fields, slot)
+        self.dictionaries.sample(stored)
         rank = rank_of(priority, start=self.queues.is_start(meta))
-        return Packed(str(rank), slot, stored.payload)
+        return Packed(str(rank), slot, self.dictionaries.deflate(stored.payload))
 
     def load(self, claim: Claim) -> Request:
         """Return the request that was stored. Raises anything: its classes run their code."""
-        return self._codec.load(_stored(claim))
+        return self._codec.load(self._stored(claim))
 
     def page_of(self, claim: Claim) -> str:
         """Return the name of the page of a stored request: the same for all its retries and
         redirects, also where a worker was killed between them and others began anew."""
         fields: dict[str, Any] = {}
         with suppress(ValueError):  # what cannot be read back is known by what it is
-            fields = stored_fields(_stored(claim), self.dictionaries)
+            fields = stored_fields(self._stored(claim))
         return page_in(fields, claim.slot, claim.payload)
 
     def failing(self, claim: Claim, failed: FailedRequest, *, is_readable: bool = True) -> Failing:
         """Return what the server is told of `claim`, whose request has failed."""
+        payload = b""
+        if is_readable:
+            payload = self._codec.again(self._stored(claim), failed).payload
         return Failing(
             claim=claim.number,
             page=self.page_of(claim),
             reason=failed.reason,
             attempts=failed.attempts,
             details=details_of(failed),
-            payload=self._codec.again(_stored(claim), failed).payload if is_readable else b"",
+            payload=self.dictionaries.deflate(payload),
         )
 
     def unreadable(self, claim: Claim, error: Exception) -> Failing:
         """Return what the server is told of `claim`, which cannot be made a request again."""
-        url, method = url_and_method(_stored(claim), self.dictionaries)
+        url, method = "", "GET"
+        with suppress(ValueError):
+            url, method = url_and_method(self._stored(claim))
         failed = FailedRequest.unreadable(url, method, class_and_message(error))
         return self.failing(claim, failed, is_readable=False)
+
+    def _stored(self, claim: Claim) -> Stored:
+        """Return the stored request of `claim`. Raises ValueError if its payload is deflated, and
+        cannot be inflated."""
+        return Stored(claim.slot, self.dictionaries.inflate(claim.payload))
 
 
 def details_of(failed: FailedRequest) -> str:
@@ -142,7 +152,3 @@ def page_in(fields: Mapping[str, Any], slot: str, payload: bytes) -> str:
 def is_storable_slot(slot: str) -> bool:
     """Return True if requests of that download slot can be in Redis."""
     return "\0" not in slot and slot == encodable(slot)
-
-
-def _stored(claim: Claim) -> Stored:
-    return Stored(claim.slot, claim.payload)

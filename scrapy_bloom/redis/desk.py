@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..crawl.budget import Budget, capped
 from ..crawl.choice import OF_URL, Action, By, Counts, Filter, Record, matches
-from ..crawl.codec import Stored, plain_fields
+from ..crawl.codec import Stored, stored_fields
 from ..crawl.dictionaries import Dictionaries
 from ..crawl.failed_request import CAPPED, HOST, UNREADABLE, FailedRequest
 from ..crawl.records import KEPT, WAITING, State
@@ -410,7 +410,8 @@ class RedisDesk(CrawlReader):
             return None
         fields: dict[str, Any] = {}
         if reads and chosen.includes_slot(slot):
-            fields = plain_fields(Stored(slot, entry[1:]), self._dictionaries)
+            with suppress(ValueError):
+                fields = stored_fields(Stored(slot, self._dictionaries.inflate(entry[1:])))
         record = self._seen(Record(state, slot, scrapys_priority(priority), fields, due))
         if state is State.FAILED:
             return record._replace(failed=_failure(parts, record.url, record.method))

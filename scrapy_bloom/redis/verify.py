@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..amounts import counted
 from ..bloom.inspection import Finding
-from ..crawl.codec import DEFLATED
-from ..crawl.dictionaries import id_of
+from ..crawl.dictionaries import DEFLATED, id_of
 from ..crawl.failed_request import LOST
 from .desk import Element, RedisDesk, elements_of
 from .filter import stored_header
