@@ -16,8 +16,6 @@ from .records import MemoryRecords
 from .slots import OneLine, Slots
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
     from typing_extensions import Self
@@ -50,10 +48,6 @@ class QueueSettings(NamedTuple):
         name = f"SCHEDULER_START_{medium}_QUEUE"
         start = _is_newest_first(settings, name, medium) if settings[name] else None
         return cls(by_slot, (newest, start), pickles)
-
-    def is_start(self, meta: Mapping[str, Any]) -> bool:
-        """Return True if a request with this `meta` is in the line of start requests."""
-        return self.newest_first[1] is not None and bool(meta.get("is_start_request"))
 
     def slots(self, crawler: Crawler) -> Slots:
         """Return the empty slots of a queue of `crawler`."""

@@ -32,6 +32,8 @@ _shortened: WeakSet[Response] = WeakSet()
 """Responses whose known links were left out."""
 
 
+FILTERED = "dupefilter/filtered"
+"""The stat of links to known pages that did not become requests."""
 _ANY = object()
 """A callback that no spider has."""
 _META_OF_RULES = {"rule": 0, "link_text": ""}
@@ -107,8 +109,8 @@ class NewLinkExtractor(LinkExtractor):
             known, self._known, self._cache = self._known, set(), None
         if cache is not None:
             left_out = sum(map(self.matches, known))
-            cache.count_filtered(left_out)
             if left_out:
+                cache.stats.inc_value(FILTERED, left_out)
                 _shortened.add(response)
         return links
 
@@ -152,7 +154,8 @@ def _without_known(
                     continue
             yield link
     finally:
-        cache.count_filtered(known)
+        if known:
+            cache.stats.inc_value(FILTERED, known)
 
 
 def _href(link: object) -> str | None:

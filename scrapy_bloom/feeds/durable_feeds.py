@@ -37,8 +37,8 @@ class DurableFeeds(CommitHook):
     """
 
     ledger: Ledger
-    """In whose commits the feeds are written. It and `stores_empty` are set before the opening."""
-    stores_empty: bool  # False if the place of a feed without items stays as it is
+    """In whose commits the feeds are written, set before the opening."""
+    stores_empty = True  # False if the place of a feed without items stays as it is
 
     def __init__(self, plans: Plans, round_: Round) -> None:
         self._plans = plans

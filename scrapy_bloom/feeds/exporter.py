@@ -107,13 +107,12 @@ class DurableFeedExporter(FeedExporter):
         plans.require_places(found.new if found else plans.templates)
         return found
 
-    def attach(self, ledger: Ledger, round_: Round, *, stores_empty: bool = True) -> None:
-        """Write in the commits of `ledger` as soon as the spider is open. Without `stores_empty`
-        the place of a feed without items stays as it is. Raises FeedError; changes no feed."""
+    def attach(self, ledger: Ledger, round_: Round) -> None:
+        """Write in the commits of `ledger` as soon as the spider is open. Raises FeedError; changes
+        no feed."""
         self.durable = durable = self.look(round_)
         assert durable is not None
         durable.ledger = durable.outbox.ledger = ledger
-        durable.stores_empty = stores_empty
         round_.at_end.append(durable.outbox.empty)
         # Redis acknowledges the requests of a crawl later than their items are final
         count, how_often = len(durable.templates), "at least once" if round_.crawl else "once"

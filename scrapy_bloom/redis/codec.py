@@ -91,7 +91,8 @@ class RedisCodec:
             fields = {**fields, _PAGE: fields.get(_PAGE) or secrets.token_hex(8)}
         stored = self._codec.dump(fields, slot)
         self.dictionaries.sample(stored)
-        rank = rank_of(priority, start=self.queues.is_start(meta))
+        start = self.queues.newest_first[1] is not None and bool(meta.get("is_start_request"))
+        rank = rank_of(priority, start=start)
         return Packed(str(rank), slot, self.dictionaries.deflate(stored.payload))
 
     def load(self, claim: Claim) -> Request:

@@ -63,7 +63,8 @@ class WorkerFeeds(CommitHook):
         begins = not over or self._round.is_resumed
         ledger.named = partial(named, self._job.worker_feeds)
         try:
-            self._exporter.attach(ledger, self._round, stores_empty=begins)
+            self._exporter.attach(ledger, self._round)
+            self._exporter.durable.stores_empty = begins
         except BaseException as error:  # noqa: BLE001 - also Ctrl-C
             self._file.close(clean=True)
             raise named(self._job.worker_feeds, error) from None

@@ -33,7 +33,7 @@ class KnownUrls:
     """Why it is not known what fingerprints depend on besides URL, method and body."""
 
     def __init__(self, df: FilterDupeFilter, meta_keys: Set[str] = KEYS_READ) -> None:
-        self._df = df
+        self._df, self.stats = df, df.crawler.stats
         self._recent = df._recent
         self.log = df.log
         self._meta_keys = meta_keys
@@ -85,8 +85,3 @@ class KnownUrls:
             if not is_own_method(df, name, "scrapy_bloom"):
                 return f"{global_object_name(type(df))} has a changed {name}"
         return self.why_unknown or (None if self._recent.size else "BLOOM_URL_CACHE is 0")
-
-    def count_filtered(self, count: int) -> None:
-        """Add to `dupefilter/filtered` the links to known pages that did not become requests."""
-        if count:
-            self._df.crawler.stats.inc_value("dupefilter/filtered", count)
