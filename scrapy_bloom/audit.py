@@ -85,7 +85,7 @@ class Audit:
         """Return the answer of the dupefilter, and log the request if it is True."""
         # before the dupefilter answers, which puts the URL into the cache
         why, avoided = self._why(request), self._avoided
-        is_seen, self._dupefilter.is_fresh = self._ask(request), False
+        is_seen = self._ask(request)
         if is_seen:
             self._note(request, *why)
             return True

@@ -74,7 +74,6 @@ class FilterDupeFilter(BaseDupeFilter):
         self._metrics: Any = None
         self.last_request: Request | None = None
         self.last_fingerprint = b""
-        self.is_fresh = False  # younger than the last answer, behind which a request may change
         self.watches_each_new = False
         self.stats_due = 0.0
         self._closing = False
@@ -104,7 +103,10 @@ class FilterDupeFilter(BaseDupeFilter):
     def look_up(self, request: Request) -> bool:
         """Answer by the fingerprint of `request`, and add it: `request_seen` for what no part
         answers itself."""
-        fingerprint, self.is_fresh = self.fingerprint_of_any(request), False
+        return self.see(self.fingerprint_of_any(request))
+
+    def see(self, fingerprint: bytes) -> bool:
+        """Return True if `fingerprint` was seen before, else add it. Never raises."""
         try:
             seen = self._see(fingerprint)
         except Exception as error:  # noqa: BLE001 - whatever fails below, the crawl goes on
@@ -121,7 +123,7 @@ class FilterDupeFilter(BaseDupeFilter):
         # a scheduler calls it for the request that `request_seen` has just been called for
         if request is not self.last_request:
             self.last_fingerprint = self._fingerprinter.fingerprint(request)
-            self.last_request, self.is_fresh = request, True
+            self.last_request = request
         return self.last_fingerprint
 
     def log(self, request: Request, spider: Spider) -> None:
@@ -153,8 +155,7 @@ class FilterDupeFilter(BaseDupeFilter):
 
     def fingerprint_of_any(self, request: Request) -> bytes:
         """Return the fingerprint of a request whose meta may be a copy, or have changed since."""
-        if not self.is_fresh:
-            self.last_request = None
+        self.last_request = None
         return self.fingerprint(request)
 
     def use(self, seen: Seen) -> None:

@@ -44,7 +44,6 @@ def attach(df: FilterDupeFilter) -> None:
         fingerprint = _lead_back(request, df, engine)
         if fingerprint is None:
             return ask(request)
-        df.is_fresh = False
         df.let_pass(fingerprint)
         return False
 

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable
 from functools import partial
 from random import random
-from time import monotonic
 from typing import TYPE_CHECKING, AnyStr, Generic
 
 from ..dupefilter import FilterDupeFilter
@@ -89,7 +88,7 @@ def _by_url(
     df: FilterDupeFilter, ask: RequestSeen, of_url: Callable[[str], bytes | None]
 ) -> RequestSeen:
     """Return the shortcut for fingerprints by the URL of a plain request, without fragment."""
-    urls, remember = df._recent.urls, df._recent.add
+    urls, remember, see = df._recent.urls, df._recent.add, df.see
 
     def request_seen(request: Request) -> bool:
         """Return True if `request` was seen before, else add it. Never raises."""
@@ -116,14 +115,10 @@ def _by_url(
             seen = ask(request)
             _remember(df, url)
             return seen
-        df.last_request, df.last_fingerprint, df.is_fresh = request, fingerprint, False
-        try:
-            seen = df._see(fingerprint)
-        except Exception as error:  # noqa: BLE001 - whatever fails below, the crawl goes on
-            return df.see_despite(error, fingerprint)
-        remember(url)
-        if not seen and (df.watches_each_new or monotonic() >= df.stats_due):
-            df.do_what_is_due()
+        df.last_request, df.last_fingerprint = request, fingerprint
+        seen = see(fingerprint)
+        if not df._closing:
+            remember(url)
         return seen
 
     return request_seen

@@ -90,11 +90,10 @@ def by_callback_or_fingerprint(
                 elif df._recent.size and META_KEY not in meta:  # which may be a copy
                     key = df.fingerprint_of_any(request)
                 if key in urls:
-                    df.is_fresh = False
                     return True
         except Exception:  # noqa: BLE001 - a request like no other
             key = None
-        seen = ask(request)
+        seen = df.see(key) if isinstance(key, bytes) else ask(request)
         if key is not None and key not in urls:
             remember(key)
         return seen
