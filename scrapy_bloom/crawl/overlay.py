@@ -21,8 +21,15 @@ if TYPE_CHECKING:
 
 
 class Overlay(Seen):
-    """Fingerprints in memory are uncommitted until they are released into the filter, or
-    forgotten."""
+    """Fingerprints that are new are uncommitted, in memory, until they are released into the
+    filter, or forgotten."""
+
+    def add(self, fingerprint: bytes) -> bool:
+        """Return True if `fingerprint` was seen, else keep it in memory, and False."""
+        if fingerprint in self._in_memory or fingerprint in self.filter:
+            return True
+        self._in_memory[fingerprint] = None
+        return False
 
     def release(self, fingerprint: bytes) -> None:
         """Add `fingerprint` to the filter; it is uncommitted no longer. Raises as the filter does,
@@ -33,24 +40,6 @@ class Overlay(Seen):
     def forget(self, fingerprint: bytes) -> bool:
         """Remove an uncommitted `fingerprint`; return False if it is not uncommitted."""
         return self._in_memory.pop(fingerprint, False) is None
-
-    def clear(self) -> None:
-        """Remove all uncommitted fingerprints."""
-        self._in_memory.clear()
-
-
-class Uncommitted(Overlay):
-    """Fingerprints that are new stay uncommitted."""
-
-    def add(self, fingerprint: bytes) -> bool:
-        """Return True if `fingerprint` was seen, else keep it in memory, and False."""
-        if fingerprint in self._in_memory or self._knows(fingerprint):
-            return True
-        self._in_memory[fingerprint] = None
-        return False
-
-    def _knows(self, fingerprint: bytes) -> bool:
-        return fingerprint in self.filter
 
 
 class Keeper:
@@ -63,7 +52,7 @@ class Keeper:
         dupefilter.loses_requests &= not requests_survive
         self.fingerprint = dupefilter.fingerprint
         self.close_spider = dupefilter.close_spider
-        self._overlay = overlay = Uncommitted(dupefilter.filter)
+        self._overlay = overlay = Overlay(dupefilter.filter)
         self.uncommitted = overlay.uncommitted
         audit = dupefilter._audit
         self._release = overlay.release if audit is None else audit.watched(overlay.release)

@@ -12,9 +12,10 @@ from scrapy import Request, Spider, signals
 
 from ..amounts import counted
 from ..bloom.layers import Layered
-from ..crawl.overlay import Overlay, Uncommitted
+from ..crawl.overlay import Overlay
 from ..dupefilter import FilterDupeFilter
 from ..errors import BloomError, JobDirectoryError, SharedFilterError
+from ..seen import Seen
 from ..startup import announce
 from .client import RedisClient
 from .filter import RedisBloomFilter, stored_header
@@ -135,7 +136,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         """Write the last stats and close the connection. The filter stays."""
         if self._seen is not None and self._shared is not None:
             if self._beside_queue:
-                self._seen.clear()
+                self.use(self._seen_in(self.shared))
             if self.uncommitted and self._replays_at_close:
                 self._replay(len(self.uncommitted))
             if self.uncommitted:
@@ -153,7 +154,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         if self._seen is None or self._shared is None:
             return
         self.forget_recent()
-        self._seen.clear()
+        self.use(self._seen_in(self.shared))
         self._refresh()
         try:
             self.shared.delete()
@@ -223,7 +224,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
             )
 
     def _seen_in(self, opened: Layered) -> Overlay:
-        return BesideQueue(self.shared) if self._beside_queue else Overlay(opened)
+        return BesideQueue(self.shared) if self._beside_queue else Remembered(opened)
 
     def let_pass(self, fingerprint: bytes) -> None:
         """Settle `fingerprint`: another worker may have sent it, and a request bypasses the filter
@@ -285,10 +286,20 @@ class RedisBloomDupeFilter(FilterDupeFilter):
             self._log.warning("The last stats are not up to date: %s", error)
 
 
-class BesideQueue(Uncommitted):
+class Remembered(Overlay):
+    """The fingerprints in Redis, and those that it did not take."""
+
+    add = Seen.add
+
+
+class BesideQueue(Overlay):
     """The fingerprints that Redis is known to have, and those that wait for their requests."""
 
     filter: RedisBloomFilter
 
-    def _knows(self, fingerprint: bytes) -> bool:
-        return fingerprint in self.filter.known.urls
+    def add(self, fingerprint: bytes) -> bool:
+        """Return True if `fingerprint` is known, else keep it in memory, and False."""
+        if fingerprint in self._in_memory or fingerprint in self.filter.known.urls:
+            return True
+        self._in_memory[fingerprint] = None
+        return False

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from random import random
+from time import monotonic
 from typing import TYPE_CHECKING, AnyStr, Generic
 
 from ..dupefilter import FilterDupeFilter
@@ -88,7 +89,7 @@ def _by_url(
     df: FilterDupeFilter, ask: RequestSeen, of_url: Callable[[str], bytes | None]
 ) -> RequestSeen:
     """Return the shortcut for fingerprints by the URL of a plain request, without fragment."""
-    urls, remember, see = df._recent.urls, df._recent.add, df.see
+    urls, remember = df._recent.urls, df._recent.add
 
     def request_seen(request: Request) -> bool:
         """Return True if `request` was seen before, else add it. Never raises."""
@@ -116,9 +117,13 @@ def _by_url(
             _remember(df, url)
             return seen
         df.last_request, df.last_fingerprint = request, fingerprint
-        seen = see(fingerprint)
-        if not df._closing:
-            remember(url)
+        try:  # `see` in line
+            seen = df._see(fingerprint)
+        except Exception as error:  # noqa: BLE001 - whatever fails below, the crawl goes on
+            return df.see_despite(error, fingerprint)
+        remember(url)
+        if not seen and (df.watches_each_new or monotonic() >= df.stats_due):
+            df.do_what_is_due()
         return seen
 
     return request_seen

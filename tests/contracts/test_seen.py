@@ -7,9 +7,9 @@ from itertools import product
 import pytest
 
 from scrapy_bloom import BloomError, ScalableBloomFilter
-from scrapy_bloom.crawl.overlay import Overlay, Uncommitted
+from scrapy_bloom.crawl.overlay import Overlay
 from scrapy_bloom.redis.client import RedisClient
-from scrapy_bloom.redis.dupefilter import BesideQueue
+from scrapy_bloom.redis.dupefilter import BesideQueue, Remembered
 from scrapy_bloom.redis.filter import RedisBloomFilter
 from tests.fakes import raising
 
@@ -23,7 +23,7 @@ def keys(start, stop):
 KINDS = ["memory", "file", "exact", "redis"]
 
 
-@pytest.fixture(params=[*product([Overlay, Uncommitted], KINDS), (BesideQueue, "redis")])
+@pytest.fixture(params=[*product([Remembered, Overlay], KINDS), (BesideQueue, "redis")])
 def pair(request):
     """What answers, and where its filter is."""
     return request.param
@@ -50,7 +50,7 @@ def make(pair, opened):
 def test_it_is_a_set(make, opened):
     """What is released is in the filter, and what is forgotten is new again."""
     seen, model, held, chance = make(), set(), set(), random.Random(1)
-    is_held = isinstance(seen, Uncommitted)
+    is_held = not isinstance(seen, Remembered)
     for _ in range(400):
         (key,) = keys(n := chance.randrange(100), n + 1)
         move = chance.choice("aaarf") if is_held else "a"

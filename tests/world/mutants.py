@@ -13,7 +13,7 @@ from tests.world.points import Proxy
 
 def mark_before_commit():
     """The filter learns of a request as soon as it is seen."""
-    overlay.Uncommitted.add = lambda self, fingerprint: self.filter.add(fingerprint)
+    overlay.Overlay.add = lambda self, fingerprint: self.filter.add(fingerprint)
 
 
 def header_not_synced():
