@@ -233,8 +233,7 @@ class FilterDupeFilter(BaseDupeFilter):
 
     def _in_memory(self, why: str) -> Layered:
         """Return a new filter in memory, and log `why` it is in memory."""
-        exactly = "exact, " if self._settings.exact else ""
-        announce(self.crawler, "filter", f"{exactly}in memory ({why})")
+        announce(self.crawler, "filter", f"{'exact, ' * self._settings.exact}in memory ({why})")
         return self._settings.open_filter(None)
 
     def put_in_front(self, shortcut: Callable[[Request], bool]) -> None:
@@ -347,9 +346,9 @@ class BloomDupeFilter(FilterDupeFilter):
         """Return the open filter of `job`, a new one if there is none."""
         opened = self._settings.open_filter(job.filter, self._identity.to_text())
         self.loses_requests = not opened.clean
-        exactly = "exact, " if opened.exact else ""
-        known = f"which knows {counted(len(opened), 'request')}"
-        announce(self.crawler, "filter", f"{exactly}{opened.path}, {known}")
+        where = f"{'exact, ' * opened.exact}{opened.path}"
+        known = counted(len(opened), "request")
+        announce(self.crawler, "filter", f"{where}, which knows {known}")
         return opened
 
     def see_despite(self, error: Exception, fingerprint: bytes) -> bool:

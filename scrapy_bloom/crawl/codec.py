@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -121,12 +120,6 @@ class Codec:
         if not self._pickles and "_class" in fields:
             _require_loaded(fields["_class"])
         return request_from_dict(fields, spider=self._spider)
-
-    def readable(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[Request]:
-        """Yield the requests of these slots and payloads that can be loaded."""
-        for row in rows:
-            with suppress(Exception):  # of any class, by its own code
-                yield self.load(Stored(*row))
 
     def again(self, stored: Stored, failed: FailedRequest) -> Stored:
         """Return a stored request that has `failed`, with all its retries, and past a cache. A

@@ -175,8 +175,7 @@ class LedgerScheduler(BaseScheduler):
         return bool(self._gate.holds)
 
     def pause(self, seconds: float | None, likely: Collection[str] = ()) -> None:
-        """Dispatch nothing for so many seconds, then one request until the next call, first of the
-        slots that are `likely` to answer; with None end that."""
+        """Pause, and then dispatch one request (protocols.HoldingScheduler)."""
         self.probes.pop("", None)
         if seconds is None:
             self._gate.release("")

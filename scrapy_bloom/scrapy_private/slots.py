@@ -33,13 +33,12 @@ def slot_keys(crawler: Crawler) -> Callable[[Request], str]:
     return lambda request: str.__str__(slot) if isinstance(slot := find(request), str) else slot
 
 
-def raw_slot_keys(crawler: Crawler) -> Callable[[Request], str]:
+def raw_slot_keys(crawler: Crawler) -> Any:
     """Return the function that gives the download slot of a request, as Scrapy has it."""
     if (throttling := throttling_of(crawler)) is not None:
-        return throttling.slot_keys(crawler)  # type: ignore[no-any-return]
-    downloader: Any = crawler.engine.downloader
-    if hasattr(downloader, "get_slot_key"):
-        return downloader.get_slot_key  # type: ignore[no-any-return]
+        return throttling.slot_keys(crawler)
+    if (find := get(crawler.engine.downloader, "get_slot_key")) is not None:
+        return find
     miss("Downloader.get_slot_key", "a slot is what the meta of a request names, or its host")
     return lambda request: str(
         request.meta.get(SLOT_KEY) or urlparse_cached(request).hostname or ""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ..crawl.codec import Codec
+from ..crawl.codec import Codec, Stored
 from ..crawl.failed_request import ASKING_CAPPED, RETRYING
 from ..crawl.settings import RETRY_FAILED
 from .job_file import MAX_BYTES
 from .rounds import KEPT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from scrapy import Request
     from scrapy.crawler import Crawler
 
     from ..crawl.failure_hooks import Failures
@@ -52,7 +54,14 @@ def goes_on(
     rows = file.execute(COMING_BACK, (RETRY_FAILED.read(crawler.settings),))
     if budget is not None:
         rows = budget.with_room(rows)
-    return next(codec.readable(row[:2] for row in rows), None) is not None
+    return next(readable(codec, (row[:2] for row in rows)), None) is not None
+
+
+def readable(codec: Codec, rows: Iterable[tuple[Any, ...]]) -> Iterator[Request]:
+    """Yield the requests of these slots and payloads that can be loaded."""
+    for row in rows:
+        with suppress(Exception):  # of any class, by its own code
+            yield codec.load(Stored(*row))
 
 
 def retry(records: SqliteRecords, failures: Failures, budget: JobBudget | None) -> bool:

@@ -19,6 +19,7 @@ from ..crawl.records import State
 from ..errors import BloomError, RequestFileError
 from . import schema
 from .job_file import DAMAGED, check_header, looking
+from .kept import readable
 from .schema import START
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def part_of(states: Iterable[State]) -> str:
 def waiting(file: RequestFile, codec: Codec) -> Iterator[Request]:
     """Return what is pending or delayed, and can be read. Cost: reads all. Raises sqlite3.Error."""
     rows = "SELECT name, payload FROM request JOIN slot ON slot.id = slot WHERE state IN (0, 2)"
-    return codec.readable(file.execute(rows))
+    return readable(codec, file.execute(rows))
 
 
 class Listing:
