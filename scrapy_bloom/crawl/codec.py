@@ -42,13 +42,11 @@ class Codec:
         spider: Spider | None,
         most_bytes: int,
         *,
-        has_cache: bool = False,
         pickles: bool = True,
         stats: StatsCollector | None = None,
     ) -> None:
         self._spider = spider
         self._most_bytes = most_bytes
-        self._has_cache = has_cache
         self._pickles = pickles
         self._stats = stats
         self._names: dict[object, str] = {}
@@ -126,11 +124,10 @@ class Codec:
         damaged one stays as it is."""
         try:
             fields = stored_fields(stored)
-            meta = {**fields.get("meta", {}), ATTEMPTS_KEY: failed.attempts}
+            # the HTTP cache would answer as before
+            meta = {**fields.get("meta", {}), ATTEMPTS_KEY: failed.attempts, "dont_cache": True}
             for key in TIMES_KEYS:
                 meta.pop(key, None)
-            if self._has_cache:
-                meta["dont_cache"] = True
             return _stored(pack({**fields, "meta": meta}, stored.slot), stored.slot)
         except (TypeError, ValueError):
             return stored

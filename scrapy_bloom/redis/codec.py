@@ -52,13 +52,7 @@ class RedisCodec:
         self.queues = QueueSettings.read(settings)
         self.dictionaries = Dictionaries()
         """The dictionaries of the crawl that this worker knows."""
-        self._codec = Codec(
-            spider,
-            MAX_BYTES,
-            has_cache=settings.getbool("HTTPCACHE_ENABLED"),
-            pickles=self.queues.pickles,
-            stats=stats,
-        )
+        self._codec = Codec(spider, MAX_BYTES, pickles=self.queues.pickles, stats=stats)
         self.budget = Budget(BUDGET.read(settings))
         self.slot_of = slot_of
         """Returns the slot in which a request would be stored, None if only its fields say so."""

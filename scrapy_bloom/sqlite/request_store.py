@@ -79,13 +79,7 @@ class SqliteStore:
         self._crawler, self._file, self._note_commit = crawler, file, note_commit
         self._starts_apart = settings.newest_first[1] is not None
         self.dispatched: dict[Request, int] = {}  # the record of each
-        self.codec = Codec(
-            crawler.spider,
-            MAX_BYTES,
-            has_cache=crawler.settings.getbool("HTTPCACHE_ENABLED"),
-            pickles=settings.pickles,
-            stats=crawler.stats,
-        )
+        self.codec = Codec(crawler.spider, MAX_BYTES, pickles=settings.pickles, stats=crawler.stats)
         self._slot_of = raw_slot_keys(crawler)
         self._holds = holds
         keep_holds(records, holds, ends_dead=True)
