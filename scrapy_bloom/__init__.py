@@ -18,7 +18,7 @@ _MODULES = {
     "DropEarlyMiddleware": "early.middleware",
     "DurableFeedExporter": "feeds.exporter",
     "DurableScheduler": "sqlite.scheduler",
-    "FastRequestFingerprinter": "fingerprints.default",
+    "FastRequestFingerprinter": "fingerprints.component",
     "FeedError": "errors",
     "FilterFileError": "errors",
     "FilterLockedError": "errors",

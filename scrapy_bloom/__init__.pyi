@@ -36,7 +36,7 @@ from .errors import (
 )
 from .feeds.exporter import DurableFeedExporter as DurableFeedExporter
 from .fingerprints.canonical import CanonicalRequestFingerprinter as CanonicalRequestFingerprinter
-from .fingerprints.default import FastRequestFingerprinter as FastRequestFingerprinter
+from .fingerprints.component import FastRequestFingerprinter as FastRequestFingerprinter
 from .fingerprints.scrapy_redis import ScrapyRedisFingerprinter as ScrapyRedisFingerprinter
 from .redis.copying import (
     load_into_redis as load_into_redis,

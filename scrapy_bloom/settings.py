@@ -1,6 +1,6 @@
 """Settings: how one is described and read, and those of a dupefilter.
 
-Other rooms have theirs in a `settings.py` of their own; `scrapy_bloom.all_settings` lists them.
+Other rooms have theirs in their `settings.py`, or where one is read; `all_settings.py` lists them.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class Budget:
         return full is not None
 
     def keep(self, request: Request, delay: float | None, full: Name) -> None:
-        """Keep a request for which `full` has no room, where there is a job."""
+        """Keep a request for which `full` has no room: in a job, JobBudget does."""
 
     def lets_out(self, request: Request) -> bool:
         """Make durable, in a job, what has to be before `request` is dispatched; return False if

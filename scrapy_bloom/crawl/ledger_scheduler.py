@@ -25,7 +25,7 @@ from ..startup import close_spider, refuse
 from .delays import DEAD, NO_HOLD, NOT_BEFORE, SILENT, TAKEN, Alarm, take_delay
 from .failed_request import is_first
 from .holds import LocalHolds, probe_seconds, sent_again
-from .queue_settings import memory_records
+from .queue_order import memory_records
 from .records import rank_of
 from .settings import ANY_SPIDER, DELAY_WAIT, budget_of
 from .start_requests import REPEAT_KEY

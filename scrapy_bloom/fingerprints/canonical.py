@@ -17,7 +17,7 @@ from scrapy.utils.python import to_unicode
 from w3lib.url import canonicalize_url, url_query_cleaner
 
 from ..startup import refuse
-from .default import FastRequestFingerprinter
+from .component import FastRequestFingerprinter
 from .fast import META_KEY, canonical_url, hash_get
 from .settings import IdentitySettings
 

@@ -14,7 +14,7 @@ from ..crawl.budget import BUDGET, Budget
 from ..crawl.codec import Codec, Stored, stored_fields, url_and_method
 from ..crawl.dictionaries import Dictionaries
 from ..crawl.failed_request import FailedRequest, class_and_message
-from ..crawl.queue_settings import QueueSettings
+from ..crawl.queue_order import QueueSettings
 from ..crawl.records import rank_of
 from ..errors import encodable
 from ..scrapy_private.throttling import slot_named

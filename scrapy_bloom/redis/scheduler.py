@@ -10,7 +10,7 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
 from ..crawl.ledger_scheduler import LedgerScheduler, keep_off_the_job
-from ..crawl.queue_settings import QueueSettings
+from ..crawl.queue_order import QueueSettings
 from ..jobdir import session_of
 from ..startup import fetches_one_page, refuse
 from .codec import is_storable_slot

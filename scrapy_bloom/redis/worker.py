@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from scrapy.utils.asyncio import CallLaterResult
 
     from ..crawl.budget import Name
-    from ..crawl.queue_settings import QueueSettings
+    from ..crawl.queue_order import QueueSettings
     from .dupefilter import RedisBloomDupeFilter
 
 logger = logging.getLogger("scrapy_bloom.distributed.worker")

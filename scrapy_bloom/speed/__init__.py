@@ -1,7 +1,7 @@
 """The same answers sooner: without this folder each answer of a dupefilter is the same.
 
-A function in the place of `request_seen` remembers the URLs seen last: most duplicates need no
-fingerprint, and a new request needs fewer calls.
+A function in the place of `request_seen`, which answers in a common crawl, remembers the URLs seen
+last: most duplicates need no fingerprint, and a new request needs fewer calls.
 """
 
 from __future__ import annotations

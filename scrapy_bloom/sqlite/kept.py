@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from ..crawl.failure_hooks import Failures
-    from ..crawl.queue_settings import QueueSettings
+    from ..crawl.queue_order import QueueSettings
     from .budget import JobBudget
     from .job_file import RequestFile
     from .records import SqliteRecords

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from ..crawl.holds import LocalHolds
-    from ..crawl.queue_settings import QueueSettings
+    from ..crawl.queue_order import QueueSettings
     from .job_file import RequestFile
 
 logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")

@@ -20,7 +20,7 @@ from ..crawl.failure_hooks import Failures
 from ..crawl.ledger import Ledger
 from ..crawl.ledger_scheduler import LedgerScheduler, keep_off_the_job, require_same_spider
 from ..crawl.overlay import Keeper
-from ..crawl.queue_settings import QueueSettings
+from ..crawl.queue_order import QueueSettings
 from ..crawl.settings import DURABLE_FEEDS, budget_of, wants_delta
 from ..dupefilter import BloomDupeFilter
 from ..errors import JobDirectoryError

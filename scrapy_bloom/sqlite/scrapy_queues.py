@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.pqueues import ScrapyPriorityQueue
 
-    from ..crawl.queue_settings import QueueSettings
+    from ..crawl.queue_order import QueueSettings
     from ..jobdir import JobDirectory
     from .budget import JobBudget
     from .job_file import RequestFile

@@ -14,7 +14,7 @@ from scrapy.utils.request import fingerprint as scrapy_fingerprint
 from w3lib.url import canonicalize_url
 
 from scrapy_bloom import FastRequestFingerprinter
-from scrapy_bloom.fingerprints import default
+from scrapy_bloom.fingerprints import component
 from scrapy_bloom.fingerprints import fast as module
 from scrapy_bloom.fingerprints.fast import (
     agrees_with_scrapy,
@@ -193,7 +193,7 @@ def test_other_fingerprints_of_scrapy_are_noticed(monkeypatch):
     assert all(canonical_url(url) for url in module._PROBES)
     try:
         for other in (lambda request: b"other", lambda: None):
-            for each in (module, default):
+            for each in (module, component):
                 monkeypatch.setattr(each, "scrapy_fingerprint", other)
             agrees_with_scrapy.cache_clear()
             assert not agrees_with_scrapy()
