@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .dupefilter import FilterDupeFilter
 
 
-logger = logging.getLogger("scrapy_bloom.audit")
+logger = logging.getLogger(__name__)
 
 AUDIT = Setting(
     "BLOOM_AUDIT",

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from .bloom.layers import Layered
     from .jobdir import JobDirectory
 
-logger = logging.getLogger("scrapy_bloom.dupefilter")
-job_logger = logging.getLogger("scrapy_bloom.job_dupefilter")
+logger = logging.getLogger(__name__)
 
 STATS_INTERVAL = 10.0
 """Seconds between updates of the `bloom/…` stats while new requests arrive."""
@@ -299,14 +298,14 @@ class BloomDupeFilter(FilterDupeFilter):
                 " {'scrapy_bloom.Addon': 300} keeps them",
             )
             if job.requests.is_file():
-                job_logger.warning(
+                logger.warning(
                     "%(file)s may hold requests of DurableScheduler, which another scheduler does"
                     " not fetch: set SCHEDULER to 'scrapy_bloom.DurableScheduler' to get them.",
                     {"file": job.requests},
                     extra=extra,
                 )
         if job is not None and self.loses_requests:
-            job_logger.warning(
+            logger.warning(
                 "The job in %(job)s was not stopped cleanly. The filter still knows its"
                 " %(items)d requests, but Scrapy's scheduler has lost those that were pending,"
                 " and they will not be fetched: to get them too, crawl again with a new JOBDIR.",
@@ -339,7 +338,7 @@ class BloomDupeFilter(FilterDupeFilter):
             from .migration.scrapy_job import import_job
 
             line = import_job(job, self._settings, self._identity.to_text())
-            job_logger.info("%s", line, extra=extra)
+            logger.info("%s", line, extra=extra)
         return self.open_in(job)
 
     def open_in(self, job: JobDirectory) -> Layered:
@@ -355,7 +354,7 @@ class BloomDupeFilter(FilterDupeFilter):
         """Return the answer for a fingerprint on which the filter failed, and close the spider."""
         self.close_if_full()
         if not self._closing:
-            job_logger.error(
+            logger.error(
                 "The filter failed: %(error)s. Closing the spider; until then new requests are"
                 " remembered as well as can be. Free some space or memory, then resume the job.",
                 {"error": message_of(error)},

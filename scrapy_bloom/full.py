@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from .dupefilter import FilterDupeFilter
 
-logger = logging.getLogger("scrapy_bloom.dupefilter")
+logger = logging.getLogger(__name__)
 
 ON_FULL = Setting(
     "BLOOM_ON_FULL",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from .dupefilter import FilterDupeFilter
 
-logger = logging.getLogger("scrapy_bloom.redirects")
+logger = logging.getLogger(__name__)
 
 COPIED = "bloom_copied_redirects"
 """Meta key: how many of these URLs are of another request, whose meta was copied."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
-logger = logging.getLogger("scrapy_bloom.addon")
+logger = logging.getLogger(__name__)
 
 
 def tell(crawler: Crawler, exporter: str, *, is_durable: bool, shares: bool) -> None:

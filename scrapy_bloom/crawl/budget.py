@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from .ledger_scheduler import LedgerScheduler
 
-logger = logging.getLogger("scrapy_bloom.durable.base")
+logger = logging.getLogger(__name__)
 
 Name = str | bytes
 """What a request is counted under: a slot, or the bytes of a pattern, which no slot equals."""

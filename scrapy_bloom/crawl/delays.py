@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.utils.asyncio import CallLaterResult
 
-logger = logging.getLogger("scrapy_bloom.later")
+logger = logging.getLogger(__name__)
 
 NOT_BEFORE = "bloom_not_before"
 """The meta key."""

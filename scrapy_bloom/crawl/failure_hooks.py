@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from .ledger import Ledger
 
-logger = logging.getLogger("scrapy_bloom.durable.failing")
+logger = logging.getLogger(__name__)
 
 _NOT_THE_PAGES_FAULT = frozenset(
     f"scrapy.downloadermiddlewares.{name}" for name in ("offsite", "robotstxt")

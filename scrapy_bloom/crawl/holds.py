@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .protocols import HoldingScheduler
     from .slots import Slots
 
-logger = logging.getLogger("scrapy_bloom.holds")
+logger = logging.getLogger(__name__)
 
 RECOVERY = 16
 """After a hold a slot is at full speed when so many answers have come after that of the probe."""

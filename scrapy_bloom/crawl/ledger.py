@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .in_flight import Known
     from .protocols import FingerprintKeeper, RequestStore
 
-logger = logging.getLogger("scrapy_bloom.durable.ledger")
+logger = logging.getLogger(__name__)
 
 
 class CommitHook:

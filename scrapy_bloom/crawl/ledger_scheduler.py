@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .protocols import Holds
     from .start_requests import StartRequests
 
-logger = logging.getLogger("scrapy_bloom.durable.base")
+logger = logging.getLogger(__name__)
 
 MOST_PUT_OFF = 10.0
 """Seconds after which a held request in memory is looked at again, which may have been released."""

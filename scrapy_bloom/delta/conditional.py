@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from scrapy.http import Response
     from typing_extensions import Self
 
-logger = logging.getLogger("scrapy_bloom.delta.middleware")
+logger = logging.getLogger(__name__)
 
 ASKED = "_bloom_conditional"
 """In the meta of a request while it has headers of ConditionalMiddleware."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..sqlite.rounds import Round
     from .open_feed import Plans
 
-logger = logging.getLogger("scrapy_bloom.durable.feeds.exporter")
+logger = logging.getLogger(__name__)
 
 
 class DurableFeeds(CommitHook):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .open_feed import OpenFeed, Plans
     from .outbox import Feed, Row
 
-logger = logging.getLogger("scrapy_bloom.durable.feeds.exporter")
+logger = logging.getLogger(__name__)
 
 
 def goes_on_without_feeds(exporter: FeedExporter) -> bool:

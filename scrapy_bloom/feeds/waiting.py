@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from scrapy.extensions.feedexport import FeedStorageProtocol
     from twisted.internet.defer import Deferred
 
-logger = logging.getLogger("scrapy_bloom.durable.feeds.storing")
+logger = logging.getLogger(__name__)
 
 _TRIED_AT_ONCE = 1000
 """Items that one exporter gets to try."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.utils.request import RequestFingerprinterProtocol
 
-logger = logging.getLogger("scrapy_bloom.fingerprints.safe")
+logger = logging.getLogger(__name__)
 
 
 class UnfailingFingerprinter:

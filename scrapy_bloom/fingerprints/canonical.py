@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
     from typing_extensions import Self
 
-logger = logging.getLogger("scrapy_bloom.redirects")
+logger = logging.getLogger(__name__)
 
 RECEIVED = "bloom_received_fingerprint"
 """Meta key: the META_KEY of a request whose response has come, which children may copy."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-logger = logging.getLogger("scrapy_bloom.shared.dupefilter")
+logger = logging.getLogger(__name__)
 
 _REPLAYED_AT_ONCE = 100
 

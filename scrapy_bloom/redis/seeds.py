@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .call import Entry
     from .dupefilter import RedisBloomDupeFilter
 
-logger = logging.getLogger("scrapy_bloom.distributed.seed_list")
+logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
 """The pause between looks at the list; none for an idle worker that has just found seeds."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .dupefilter import RedisBloomDupeFilter
     from .request_store import RedisStore
 
-logger = logging.getLogger("scrapy_bloom.distributed.start_requests")
+logger = logging.getLogger(__name__)
 
 
 class SharedStartRequests(StartRequests):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from .call import Argument
 
-logger = logging.getLogger("scrapy_bloom.distributed.worker")
+logger = logging.getLogger(__name__)
 
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 2.0

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from ..crawl.queue_order import QueueSettings
     from .dupefilter import RedisBloomDupeFilter
 
-logger = logging.getLogger("scrapy_bloom.distributed.worker")
+logger = logging.getLogger(__name__)
 
 COMMIT_OPERATIONS = 50
 """A commit is due after so many requests were pushed, dispatched or finished …"""

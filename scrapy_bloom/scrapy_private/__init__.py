@@ -15,7 +15,7 @@ import scrapy
 
 from ..errors import JobDirectoryError
 
-logger = logging.getLogger("scrapy_bloom.startup")
+logger = logging.getLogger(__name__)
 
 
 def require(

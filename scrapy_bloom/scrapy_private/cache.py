@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
-logger = logging.getLogger("scrapy_bloom.durable.base")
+logger = logging.getLogger(__name__)
 
 
 def mend_cache(sender: Crawler) -> None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ..crawl.ledger import Ledger
     from ..crawl.protocols import Holds
 
-logger = logging.getLogger("scrapy_bloom.durable.orders")
+logger = logging.getLogger(__name__)
 
 AT_ONCE = 2000
 """So many requests are looked at in a transaction, before the engine has its turn again."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..crawl.queue_order import QueueSettings
     from .job_file import RequestFile
 
-logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")
+logger = logging.getLogger(__name__)
 
 
 def keep_holds(records: SqliteRecords, holds: LocalHolds, *, ends_dead: bool = False) -> None:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from .desk import Orders
     from .scrapy_queues import ScrapyQueues
 
-logger = logging.getLogger("scrapy_bloom.durable.scheduler")
+logger = logging.getLogger(__name__)
 
 JOB_BUDGET = "sqlite.budget.JobBudget"
 ORDERS_SECONDS = 1.0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from .job_file import RequestFile
 
-logger = logging.getLogger("scrapy_bloom.durable.spider_state")
+logger = logging.getLogger(__name__)
 
 
 class KeptSpiderState(CommitHook):

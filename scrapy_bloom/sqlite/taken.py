@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .request_store import SqliteStore
     from .rounds import Round
 
-logger = logging.getLogger("scrapy_bloom.durable.start_requests")
+logger = logging.getLogger(__name__)
 
 VOLATILE = frozenset({"download_latency", NOT_BEFORE, REPEAT_KEY, *TIMES_KEYS})
 """Meta keys that children may copy or have, and whose values differ in a repetition."""

@@ -487,7 +487,7 @@ def test_a_feed_is_compared_by_what_is_the_same_in_each_process(tmp_path, job):
 @pytest.mark.parametrize("uri", ["a.jl", "a.jl.gz", "shelf:a", os.fsdecode(b"caf\xe9.jl")])
 def test_a_removed_feed_is_finished_and_goes_on_when_it_comes_back(tmp_path, job, caplog, uri):
     """An added one begins within the round. -O removes nothing that the round has written."""
-    caplog.set_level(logging.INFO, "scrapy_bloom.durable.feeds.exporter")  # Scrapy's shows the name
+    caplog.set_level(logging.INFO, "scrapy_bloom.feeds.durable_feeds")  # Scrapy's shows the name
     options = {"format": "jsonlines", "overwrite": True}
     path = tmp_path / ("a.jl" if ":" in uri else uri)
     uri = f"shelf:{path}" if ":" in uri else uri
