@@ -31,6 +31,16 @@ class Seen:
         """Keep in memory a fingerprint that the filter did not take. Never raises."""
         self._in_memory[fingerprint] = None
 
+    def release(self, fingerprint: bytes) -> None:
+        """Add `fingerprint`, which may be in memory, to the filter. Raises as that does, and
+        changes nothing then."""
+        self.filter.add(fingerprint)
+        self._in_memory.pop(fingerprint, None)
+
+    def forget(self, fingerprint: bytes) -> bool:
+        """Remove a `fingerprint` in memory; return False if it is not there."""
+        return self._in_memory.pop(fingerprint, False) is None
+
     def __len__(self) -> int:
         """Number of fingerprints, those in memory included."""
         return len(self.filter) + len(self._in_memory)

@@ -102,7 +102,7 @@ CAPACITIES = ["it must be a whole number from 1", "such as 10000000, '10M' or 1e
 BAD = {
     "BLOOM_CAPACITY": ([0, "10X", 1.5, True, float("nan")], CAPACITIES),
     "BLOOM_ERROR_RATE": ([0, 1, "small", "1e-999", float("nan"), True], ["above 0", "below 1"]),
-    "BLOOM_ON_FULL": (["stop", ["grow"]], ["'grow'", "'close'"]),
+    "BLOOM_ON_FULL": (["stop", ["grow"], "", False], ["'grow'", "'close'"]),
 }
 
 

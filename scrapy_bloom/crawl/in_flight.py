@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, slots=True)
 class Wait:
-    """What ends as soon as `left` others have ended, and is one of these for all that are `behind`.
-    A request that is `known` is acknowledged then."""
+    """What ends as soon as `left` others have ended, and is one of these for all `behind` it."""
 
     behind: list[Wait] = field(default_factory=list)
     left: int = 1
-    known: Known | None = None
 
 
-@dataclass(eq=False, slots=True)
-class Known:
-    """What is known of a request that is dispatched or in the memory queue, or both."""
+@dataclass(eq=False, slots=True, kw_only=True)
+class Known(Wait):
+    """What is known of a request that is dispatched or in the memory queue, or both. It ends when
+    it is acknowledged: after its time with the engine, and after the requests whose repetition
+    would yield it. Those that its own would yield are behind it."""
 
     request: Request
     fingerprints: tuple[bytes, ...] = ()
@@ -34,9 +34,6 @@ class Known:
     queued: int = 0
     """How often the same object is to be dispatched again: from the memory queue, or by the next
     start, if a fast stop of the engine has broken it off."""
-    acknowledged: Wait = field(default_factory=Wait)
-    """For the end of its time with the engine, and for the requests whose repetition would yield
-    it; those that its own would yield are behind it."""
     at_work: Wait = field(default_factory=Wait)
     """Its time with the engine, for itself and for those that have come into memory meanwhile."""
     stays: list[Wait] = field(default_factory=list)
@@ -79,8 +76,8 @@ class InFlight:
             givers = [self.running[page]]
         if comes_again and is_new:
             for giver in givers:
-                giver.acknowledged.behind.append(known.acknowledged)
-            known.acknowledged.left += len(givers)
+                giver.behind.append(known)
+            known.left += len(givers)
         behind = [stay for giver in givers for stay in giver.stays]
         for stay in behind:
             stay.left += 1
@@ -93,7 +90,7 @@ class InFlight:
         known = self._know(request)
         known.queued = max(known.queued - 1, 0)
         if request not in self.running:
-            known.at_work.behind.append(known.acknowledged)
+            known.at_work.behind.append(known)
             known.stays.append(known.at_work)
             self.running[request] = known
 
@@ -124,12 +121,9 @@ class InFlight:
             wait.left -= 1
             if not wait.left:
                 ended += wait.behind
-                if wait.known is not None:
-                    finished.append(wait.known)
+                if isinstance(wait, Known):
+                    finished.append(wait)
         return finished
 
     def _know(self, request: Request) -> Known:
-        if (known := self._known.get(request)) is None:
-            known = self._known[request] = Known(request)
-            known.acknowledged.known = known
-        return known
+        return self._known.setdefault(request, Known(request=request))

@@ -19,8 +19,9 @@ from scrapy.statscollectors import StatsCollector
 from scrapy.utils.httpobj import urlparse_cached
 
 from ..errors import JobDirectoryError
+from ..scrapy_private import SLOT_KEY
 from ..scrapy_private.progress import HELD, TIMES_SENT_AGAIN, EngineProgress
-from ..scrapy_private.slots import SLOT_KEY, answer_unsent, slot_keys
+from ..scrapy_private.slots import answer_unsent, slot_keys
 from ..startup import close_spider, refuse
 from .delays import DEAD, NO_HOLD, NOT_BEFORE, SILENT, TAKEN, Alarm, take_delay
 from .failed_request import is_first

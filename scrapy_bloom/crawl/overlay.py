@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 
 class Overlay(Seen):
-    """Fingerprints that are new are uncommitted, in memory, until they are released into the
-    filter, or forgotten."""
+    """Fingerprints that are new are uncommitted: in memory until they are released or forgotten."""
 
     def add(self, fingerprint: bytes) -> bool:
         """Return True if `fingerprint` was seen, else keep it in memory, and False."""
@@ -30,16 +29,6 @@ class Overlay(Seen):
             return True
         self._in_memory[fingerprint] = None
         return False
-
-    def release(self, fingerprint: bytes) -> None:
-        """Add `fingerprint` to the filter; it is uncommitted no longer. Raises as the filter does,
-        and changes nothing then."""
-        self.filter.add(fingerprint)
-        self._in_memory.pop(fingerprint, None)
-
-    def forget(self, fingerprint: bytes) -> bool:
-        """Remove an uncommitted `fingerprint`; return False if it is not uncommitted."""
-        return self._in_memory.pop(fingerprint, False) is None
 
 
 class Keeper:

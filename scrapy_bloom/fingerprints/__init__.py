@@ -129,7 +129,10 @@ class FingerprinterIdentity(NamedTuple):
         try:
             return cls(**json.loads(text))
         except (ValueError, TypeError) as error:
-            raise ValueError(f"{text!r} does not describe a fingerprinter") from error
+            raise ValueError(
+                f"{text[:40]!r}…, the identity of the filter, does not describe a fingerprinter: use"
+                " the scrapy-bloom that has made it, or a new JOBDIR or BLOOM_REDIS_KEY"
+            ) from error
 
     def require_same(self, stored: str | None, place: str, fresh: str = "a new JOBDIR") -> None:
         """Raise IncompatibleFilterError, with the remedy to use something `fresh`, if the identity

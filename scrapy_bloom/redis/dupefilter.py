@@ -15,7 +15,6 @@ from ..bloom.layers import Layered
 from ..crawl.overlay import Overlay
 from ..dupefilter import FilterDupeFilter
 from ..errors import BloomError, JobDirectoryError, SharedFilterError
-from ..full import ON_FULL
 from ..seen import Seen
 from ..startup import announce
 from .client import RedisClient
@@ -45,7 +44,6 @@ class RedisBloomDupeFilter(FilterDupeFilter):
     seen.
     """
 
-    _seen: Overlay | None
     _shared: RedisBloomFilter | None = None
     _outage = False
     _replays_at_close = True
@@ -193,7 +191,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         shared = RedisBloomFilter(
             client, key, settings.capacity, settings.error_rate, identity=self._identity.to_text()
         )
-        shared.growing = ON_FULL.read(self.crawler.settings) == "grow"
+        shared.growing = self._settings.on_full == "grow"
         shared.on_forget = self._forget_recent_urls
         stored, fresh = shared.header.identity, "another BLOOM_REDIS_KEY"
         self._identity.require_same(stored, shared.name, fresh)
@@ -224,8 +222,8 @@ class RedisBloomDupeFilter(FilterDupeFilter):
                 {"name": client.name},
             )
 
-    def _seen_in(self, opened: Layered) -> Overlay:
-        return BesideQueue(self.shared) if self._beside_queue else Remembered(opened)
+    def _seen_in(self, opened: Layered) -> Seen:
+        return BesideQueue(self.shared) if self._beside_queue else Seen(opened)
 
     def let_pass(self, fingerprint: bytes) -> None:
         """Settle `fingerprint`: another worker may have sent it, and a request bypasses the filter
@@ -285,12 +283,6 @@ class RedisBloomDupeFilter(FilterDupeFilter):
             self.shared.refresh()
         except BloomError as error:
             self._log.warning("The last stats are not up to date: %s", error)
-
-
-class Remembered(Overlay):
-    """The fingerprints in Redis, and those that it did not take."""
-
-    add = Seen.add
 
 
 class BesideQueue(Overlay):

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, quote, urlencode
 from scrapy.settings import BaseSettings
 
 from ..amounts import MOST
-from ..settings import Group, Setting, Values, number, require, whole
+from ..settings import Group, Setting, Values, number, one_of, require, whole
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,10 +44,7 @@ REDIS_TIMEOUT = Setting(
     "Seconds that a request waits for Redis before that is an outage",
 )
 REDIS_ON_ERROR = Setting(
-    "BLOOM_REDIS_ON_ERROR",
-    "wait",
-    Values("'wait' or 'close'", str, ("wait", "close").__contains__),
-    "What an outage of Redis does",
+    "BLOOM_REDIS_ON_ERROR", "wait", one_of("wait", "close"), "What an outage of Redis does"
 )
 REDIS_LEASE = Setting(
     "BLOOM_REDIS_LEASE",

@@ -17,6 +17,9 @@ from ..errors import JobDirectoryError
 
 logger = logging.getLogger(__name__)
 
+SLOT_KEY = "download_slot"
+"""Meta key: the download slot that a request names, or was sent in."""
+
 
 def require(
     name: str,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request, pqueues
@@ -13,10 +12,7 @@ from scrapy.utils.httpobj import urlparse_cached
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-from . import get, miss
-
-SLOT_KEY = "download_slot"
-"""Meta key: the download slot that a request names, or was sent in."""
+from . import SLOT_KEY, get, miss
 
 
 def throttling_of(crawler: Crawler) -> Any:
@@ -24,7 +20,9 @@ def throttling_of(crawler: Crawler) -> Any:
     None for any other."""
     if getattr(crawler, "throttler", None) is None:
         return None
-    return import_module("scrapy_bloom.scrapy_private.throttling")
+    from . import throttling
+
+    return throttling
 
 
 def slot_keys(crawler: Crawler) -> Callable[[Request], str]:
@@ -33,12 +31,12 @@ def slot_keys(crawler: Crawler) -> Callable[[Request], str]:
     return lambda request: str.__str__(slot) if isinstance(slot := find(request), str) else slot
 
 
-def raw_slot_keys(crawler: Crawler) -> Any:
+def raw_slot_keys(crawler: Crawler) -> Callable[[Request], str]:
     """Return the function that gives the download slot of a request, as Scrapy has it."""
     if (throttling := throttling_of(crawler)) is not None:
-        return throttling.slot_keys(crawler)
+        return throttling.slot_keys(crawler)  # type: ignore[no-any-return]
     if (find := get(crawler.engine.downloader, "get_slot_key")) is not None:
-        return find
+        return find  # type: ignore[no-any-return]
     miss("Downloader.get_slot_key", "a slot is what the meta of a request names, or its host")
     return lambda request: str(
         request.meta.get(SLOT_KEY) or urlparse_cached(request).hostname or ""

@@ -7,8 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from . import get
-from .slots import SLOT_KEY
+from . import SLOT_KEY, get
 
 if TYPE_CHECKING:
     from scrapy import Request

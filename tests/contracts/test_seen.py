@@ -9,8 +9,9 @@ import pytest
 from scrapy_bloom import BloomError, ScalableBloomFilter
 from scrapy_bloom.crawl.overlay import Overlay
 from scrapy_bloom.redis.client import RedisClient
-from scrapy_bloom.redis.dupefilter import BesideQueue, Remembered
+from scrapy_bloom.redis.dupefilter import BesideQueue
 from scrapy_bloom.redis.filter import RedisBloomFilter
+from scrapy_bloom.seen import Seen
 from tests.fakes import raising
 
 FAILURES = [OSError("the disk is full"), MemoryError("none left"), BloomError("full")]
@@ -23,7 +24,7 @@ def keys(start, stop):
 KINDS = ["memory", "file", "exact", "redis"]
 
 
-@pytest.fixture(params=[*product([Remembered, Overlay], KINDS), (BesideQueue, "redis")])
+@pytest.fixture(params=[*product([Seen, Overlay], KINDS), (BesideQueue, "redis")])
 def pair(request):
     """What answers, and where its filter is."""
     return request.param
@@ -50,7 +51,7 @@ def make(pair, opened):
 def test_it_is_a_set(make, opened):
     """What is released is in the filter, and what is forgotten is new again."""
     seen, model, held, chance = make(), set(), set(), random.Random(1)
-    is_held = not isinstance(seen, Remembered)
+    is_held = isinstance(seen, Overlay)
     for _ in range(400):
         (key,) = keys(n := chance.randrange(100), n + 1)
         move = chance.choice("aaarf") if is_held else "a"

@@ -407,7 +407,7 @@ def test_items_without_a_response_beside_a_page_that_hangs_take_no_memory_for_ea
     while job.pop() is not None:
         books.stand_in()
     stand_ins = [each for each in books.running.values() if each.stands_in]
-    assert [each.acknowledged.behind for each in stand_ins] == [[]] * 30
+    assert [each.behind for each in stand_ins] == [[]] * 30
     assert len(stand_ins[-1].stays[0].behind) == 30  # of the pages alone
 
 
