@@ -195,8 +195,9 @@ class FilterDupeFilter(BaseDupeFilter):
         crawler, settings = self.crawler, self.crawler.settings
 
         def is_on(name: str) -> bool:
-            is_set = name.startswith("BLOOM_") or bool(settings.getpriority(name))
-            return is_set and settings[name] not in OFF
+            if name.startswith("BLOOM_"):  # its part knows what is off
+                return settings[name] is not None
+            return bool(settings.getpriority(name)) and settings[name] not in OFF
 
         try:
             self._settings = BloomSettings.read(settings)

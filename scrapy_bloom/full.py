@@ -5,16 +5,33 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from .settings import Setting, Values, in_words
+
 if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
     from .dupefilter import FilterDupeFilter
 
 logger = logging.getLogger(__name__)
+
+WAYS = "grow", "close"
+ON_FULL = Setting(
+    "BLOOM_ON_FULL",
+    "grow",
+    Values(in_words(WAYS), str, WAYS.__contains__),
+    "What happens at `BLOOM_CAPACITY`",
+)
+
+
+def check(crawler: Crawler) -> None:
+    """Raise ValueError for a bad setting."""
+    ON_FULL.read(crawler.settings)
 
 
 def attach(df: FilterDupeFilter) -> None:
     """Have `df` close the spider at BLOOM_CAPACITY, and not let the filter grow, if that is
     wanted."""
-    if df._settings.on_full == "grow":
+    if ON_FULL.read(df.crawler.settings) == "grow":
         return
     capacity = df._settings.capacity
 

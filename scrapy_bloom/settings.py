@@ -89,11 +89,6 @@ def in_words(words: Sequence[str]) -> str:
     return f"{', '.join(map(repr, words[:-1]))} or {words[-1]!r}"
 
 
-def one_of(*words: str) -> Values:
-    """Return these texts."""
-    return Values(in_words(words), str, words.__contains__)
-
-
 BOOLEAN = Values("True or False", lambda value: BaseSettings({"value": value}).getbool("value"))
 PATH = Values("the path of a file or directory", lambda value: fsdecode(value) if value else None)
 
@@ -116,9 +111,6 @@ ERROR_RATE = Setting(
     "The bound on the chance that a new request is taken for a seen one",
 )
 EXACT = switch("BLOOM_EXACT", False, "Whether an exact table stands behind the filter")
-ON_FULL = Setting(
-    "BLOOM_ON_FULL", "grow", one_of("grow", "close"), "What happens at `BLOOM_CAPACITY`"
-)
 URL_CACHE = Setting(
     "BLOOM_URL_CACHE",
     65_536,
@@ -160,7 +152,6 @@ class BloomSettings(Group):
     capacity = CAPACITY
     error_rate = ERROR_RATE
     exact = EXACT
-    on_full = ON_FULL
     url_cache = URL_CACHE
 
     def open_filter(self, path: Path | None, identity: str = "", keys: int = 0) -> GrowingFilter:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from scrapy import Request, signals
-from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
+from scrapy.utils.misc import load_object
 from twisted.python.failure import Failure
 
 from ..amounts import counted
@@ -31,11 +30,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_NOT_THE_PAGES_FAULT = frozenset(
-    f"scrapy.downloadermiddlewares.{name}" for name in ("offsite", "robotstxt")
-)
-"""Middlewares whose IgnoreRequest is not a failure."""
-
 _at_work: WeakSet[Failures] = WeakSet()
 
 
@@ -43,8 +37,8 @@ class Failures:
     """Tells the ledger which requests fail, of the kinds in BLOOM_FAILED_KINDS.
 
     A failed download shows in Scrapy's log if no errback has handled it, a status next to
-    HttpErrorMiddleware, an ignored request at the engine's end of the downloader middlewares, an
-    exception or a refused item by a signal. Raises JobDirectoryError where this release of Scrapy
+    HttpErrorMiddleware, an exception or an item that a feed refuses by a signal. What is no failure
+    by default is in optional_failures.py. Raises JobDirectoryError where this release of Scrapy
     lacks such a place, and ValueError for a setting.
     """
 
@@ -60,14 +54,13 @@ class Failures:
             middlewares.on_download_error(crawler, self._download_error)
         if "status" in kinds:
             middlewares.on_unhandled_status(crawler, self.process_spider_exception)
-        if "ignored" in kinds:
-            middlewares.on_download_exception(crawler, self.process_exception)
         if "callback" in kinds:
             crawler.signals.connect(self._spider_error, signals.spider_error)
-        if "item" in kinds:
-            crawler.signals.connect(self._item_error, signals.item_error)
         if "feed" in kinds:
             crawler.signals.connect(self._item_refused, item_refused)
+        if not kinds <= FAILED_KINDS.default:
+            more = load_object("scrapy_bloom.crawl.optional_failures.OptionalFailures")
+            self._optional = more(crawler, kinds, self)
 
     def tell(self, what: str, count: int) -> None:
         """Log `what` is done with so many requests, if there are any."""
@@ -114,35 +107,28 @@ class Failures:
         status = None
         with suppress(Exception):  # an exception may have a `response` that raises
             status = (source if isinstance(source, Response) else error.response).status
-        self._fail(request_of(self._crawler, source), reason, error, status)
+        self.note_request(request_of(self._crawler, source), reason, error, status)
 
     def process_spider_exception(self, response: Response, exception: Exception) -> None:
         """Note a status that did not reach the callback, and let the exception pass."""
         if isinstance(exception, HttpError) and response.status in self._retried:
             self.note(response, f"status/{response.status}")
 
-    def process_exception(self, request: Request, exception: Exception) -> None:
-        """Note a request that a downloader middleware ignores, and let the exception pass."""
-        if isinstance(exception, IgnoreRequest) and request.errback is None:
-            passed = (frame for frame, _ in walk_tb(exception.__traceback__))
-            if _NOT_THE_PAGES_FAULT.isdisjoint(each.f_globals.get("__name__") for each in passed):
-                self._fail(request, "ignored", exception)
-
-    def _fail(self, request: Request | None, reason: str, error: Any, status: Any = None) -> None:
+    def note_request(
+        self, request: Request | None, reason: str, error: Any, status: Any = None
+    ) -> None:
+        """Note that `request` fails."""
         if request is not None and self._ledger is not None:
             failed = FailedRequest.of(request, reason, status=status, exception=error)
             self._ledger.fail(request, failed)
 
     def _download_error(self, failure: Failure, request: Request) -> None:
         if failure.value is not None:
-            self._fail(request, download_reason(failure.value), failure.value)
+            self.note_request(request, download_reason(failure.value), failure.value)
 
     def _spider_error(self, failure: Failure, response: Any, spider: Spider) -> None:
         is_errback = isinstance(response, Failure)
         self.note(response, "errback" if is_errback else "callback", failure.value)
-
-    def _item_error(self, item: Any, response: Any, spider: Spider, failure: Failure) -> None:
-        self.note(response, "item", failure.value)
 
     def _item_refused(self, response: Response | Failure | None, error: Exception) -> None:
         self.note(response, "feed", error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -15,18 +16,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False, slots=True)
-class Wait:
-    """What ends as soon as `left` others have ended, and is one of these for all `behind` it."""
-
-    behind: list[Wait] = field(default_factory=list)
-    left: int = 1
-
-
-@dataclass(eq=False, slots=True, kw_only=True)
-class Known(Wait):
-    """What is known of a request that is dispatched or in the memory queue, or both. It ends when
-    it is acknowledged: after its time with the engine, and after the requests whose repetition
-    would yield it. Those that its own would yield are behind it."""
+class Known:
+    """What is known of a request that is dispatched or in the memory queue, or both."""
 
     request: Request
     fingerprints: tuple[bytes, ...] = ()
@@ -34,10 +25,15 @@ class Known(Wait):
     queued: int = 0
     """How often the same object is to be dispatched again: from the memory queue, or by the next
     start, if a fast stop of the engine has broken it off."""
-    at_work: Wait = field(default_factory=Wait)
-    """Its time with the engine, for itself and for those that have come into memory meanwhile."""
-    stays: list[Wait] = field(default_factory=list)
-    """This one, and its own stays in memory, each for itself and for those that come later."""
+    arrivals: tuple[int, ...] = ()
+    """The numbers of its arrivals there."""
+    since: int = 0
+    """The number of all arrivals when it was first dispatched."""
+    given: list[Known] = field(default_factory=list)
+    """The requests in memory that its repetition would yield."""
+    awaited: int = 1
+    """How many are to end before it is acknowledged: itself, with the arrivals that it waits for,
+    and unacknowledged requests whose repetition would yield it."""
     failed: FailedRequest | None = None
     """The record with which it stays in the job when it is acknowledged."""
     stands_in: bool = False
@@ -52,16 +48,25 @@ class InFlight:
     after a crash, it yields them again. A request in memory that the filter would not drop then is
     acknowledged with its page, or else the last of those that may yield it.
 
-    Cost of a request that comes into memory: a step for each that is dispatched, or one if its page
-    is known. What is over is forgotten.
+    Each request waits for a contiguous range of arrivals, those between its start and its end, and
+    an arrival for later ones. Each is queued on the one in the middle of those that are still open,
+    and, when that is over, on the one in the middle of the rest: a few times, in whichever order
+    they end.
     """
 
     def __init__(self) -> None:
         self.running: dict[Request, Known] = {}
         """The dispatched requests that are not finished, oldest first."""
         self.page_of: WeakKeyDictionary[Request, Request] = WeakKeyDictionary()
-        """The page that has yielded an unfiltered request, where that is known."""
+        """The page that has yielded an unfiltered request, or is sent again as one, where that is
+        known."""
         self._known: dict[Request, Known] = {}
+        self._arrived = 0
+        self._open: list[int] = []
+        """The arrivals that are not over, in order: an arrival is over when the engine is done with
+        the request, and later arrivals until then are over."""
+        self._waiting: dict[int, list[tuple[int, int, Known | int]]] = {}
+        """By open arrival: the ranges of those that wait for it, and the request or arrival."""
 
     def __len__(self) -> int:
         return sum(not known.stands_in for known in self.running.values())
@@ -69,29 +74,27 @@ class InFlight:
     def keep(self, request: Request, fingerprints: Iterable[bytes], *, comes_again: bool) -> None:
         """Record that `request` is in the memory queue. If it `comes_again`, no filter drops it
         when the request that has yielded it is repeated: so both are acknowledged at once."""
-        is_new = request not in self._known
+        is_new, page = request not in self._known, self.page_of.pop(request, None)
         known = self._know(request)
-        givers = [each for each in self.running.values() if not each.stands_in]
-        if (page := self.page_of.pop(request, None)) in self.running:
-            givers = [self.running[page]]
         if comes_again and is_new:
+            givers = [each for each in self.running.values() if not each.stands_in]
+            if page in self.running:
+                givers = [self.running[page]]
             for giver in givers:
-                giver.behind.append(known)
-            known.left += len(givers)
-        behind = [stay for giver in givers for stay in giver.stays]
-        for stay in behind:
-            stay.left += 1
-        known.stays.append(Wait(behind))
+                giver.given.append(known)
+            known.awaited += len(givers)
         known.queued += 1
         known.fingerprints += tuple(fingerprints)
+        known.arrivals += (self._arrived,)
+        self._open.append(self._arrived)
+        self._arrived += 1
 
     def start(self, request: Request) -> None:
         """Record that `request` is dispatched, from the store or the memory queue."""
         known = self._know(request)
         known.queued = max(known.queued - 1, 0)
         if request not in self.running:
-            known.at_work.behind.append(known)
-            known.stays.append(known.at_work)
+            known.since = self._arrived
             self.running[request] = known
 
     def stand_in(self) -> Request:
@@ -107,23 +110,42 @@ class InFlight:
         return request
 
     def finish(self, request: Request, *, waits: bool = True) -> list[Known]:
-        """Record that the engine is done with `request`, which `waits` for those in memory unless
-        it is sent again; return those that may be acknowledged now."""
+        """Record that the engine is done with `request`, which `waits` for arrivals unless it is
+        sent again; return those that may be acknowledged now. Amortized cost: O(log n) steps with n
+        open arrivals."""
         known = self.running.get(request)
         if known is None or known.queued:
             return []
         del self.running[request], self._known[request]
-        if not waits:
-            known.at_work.left = 1
-        ended, finished = known.stays, []
-        while ended:
-            wait = ended.pop()
-            wait.left -= 1
-            if not wait.left:
-                ended += wait.behind
-                if isinstance(wait, Known):
-                    finished.append(wait)
+        if known.stands_in:
+            known.since = self._arrived  # it yields nothing
+        over: list[Known | int] = []
+        self._wait(known.since, self._arrived if waits else known.since, known, over)
+        for arrival in known.arrivals:
+            # one while it was dispatched does not wait for itself
+            self._wait(max(known.since, arrival + 1), self._arrived, arrival, over)
+        finished = []
+        while over:
+            waiting = over.pop()
+            if isinstance(waiting, int):
+                del self._open[bisect_left(self._open, waiting)]
+                for each in self._waiting.pop(waiting, ()):
+                    self._wait(*each, over)
+            else:
+                waiting.awaited -= 1
+                if not waiting.awaited:
+                    finished.append(waiting)
+                    over += waiting.given
         return finished
 
     def _know(self, request: Request) -> Known:
-        return self._known.setdefault(request, Known(request=request))
+        return self._known.setdefault(request, Known(request))
+
+    def _wait(self, start: int, end: int, waiting: Known | int, over: list[Known | int]) -> None:
+        """Queue `waiting` until all arrivals of this range are over; without any it is `over`."""
+        first, last = bisect_left(self._open, start), bisect_left(self._open, end)
+        if first == last:
+            over.append(waiting)
+        else:
+            entry = start, end, waiting
+            self._waiting.setdefault(self._open[(first + last) // 2], []).append(entry)

@@ -12,9 +12,6 @@ from weakref import WeakKeyDictionary
 
 from scrapy import signals
 from scrapy.core.scheduler import BaseScheduler
-from scrapy.extensions.feedexport import FeedExporter
-from scrapy.extensions.spiderstate import SpiderState
-from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.statscollectors import StatsCollector
 from scrapy.utils.httpobj import urlparse_cached
 
@@ -47,17 +44,6 @@ logger = logging.getLogger(__name__)
 
 MOST_PUT_OFF = 10.0
 """Seconds after which a held request in memory is looked at again, which may have been released."""
-
-
-def keep_off_the_job(crawler: Crawler) -> None:
-    """Keep Scrapy's extensions from writing files of the job in a command for one page:
-    `spider.state`, and feeds that the command line does not name."""
-    state, exporter = crawler.get_extension(SpiderState), crawler.get_extension(FeedExporter)
-    if state is not None:
-        state.jobdir = None
-    is_named = crawler.settings.getpriority("FEEDS") == SETTINGS_PRIORITIES["cmdline"]
-    if exporter is not None and not is_named:
-        exporter.feeds = {}
 
 
 def require_same_spider(place: str, found: str, crawler: Crawler, remedy: str) -> None:
@@ -240,7 +226,7 @@ class LedgerScheduler(BaseScheduler):
             if self._budget is not None and self._budget.keeps_out(self, request, delay):
                 return True
             if ledger is None or not self._push_to_store(ledger, request, sources, delay):
-                self._push_to_memory(request, delay)
+                self._push_to_memory(request, sources, delay)
         except Exception as error:  # foreign code: queues, dupefilter, downloader
             if ledger is None:
                 raise
@@ -328,9 +314,13 @@ class LedgerScheduler(BaseScheduler):
             return ()
         return [*self._engine.sent_again_as(request)]
 
-    def _push_to_memory(self, request: Request, delay: float | None) -> None:
+    def _push_to_memory(
+        self, request: Request, sources: Sequence[Request], delay: float | None
+    ) -> None:
         self._put_in_memory(request, delay)
         if self.ledger is not None:
+            if len(sources) == 1:
+                self.ledger.in_flight.page_of[request] = sources[0]
             if request is self._start_requests.offered:
                 self._start_requests.mark_in_memory()
             if self._children:

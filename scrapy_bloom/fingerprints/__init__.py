@@ -130,7 +130,7 @@ class FingerprinterIdentity(NamedTuple):
             return cls(**json.loads(text))
         except (ValueError, TypeError) as error:
             raise ValueError(
-                f"{text[:40]!r}…, the identity of the filter, does not describe a fingerprinter: use"
+                f"{text[:40]!r}…, the identity of a filter, does not describe a fingerprinter: use"
                 " the scrapy-bloom that has made it, or a new JOBDIR or BLOOM_REDIS_KEY"
             ) from error
 

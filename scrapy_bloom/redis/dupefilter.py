@@ -15,6 +15,7 @@ from ..bloom.layers import Layered
 from ..crawl.overlay import Overlay
 from ..dupefilter import FilterDupeFilter
 from ..errors import BloomError, JobDirectoryError, SharedFilterError
+from ..full import ON_FULL
 from ..seen import Seen
 from ..startup import announce
 from .client import RedisClient
@@ -191,7 +192,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         shared = RedisBloomFilter(
             client, key, settings.capacity, settings.error_rate, identity=self._identity.to_text()
         )
-        shared.growing = self._settings.on_full == "grow"
+        shared.growing = ON_FULL.read(self.crawler.settings) == "grow"
         shared.on_forget = self._forget_recent_urls
         stored, fresh = shared.header.identity, "another BLOOM_REDIS_KEY"
         self._identity.require_same(stored, shared.name, fresh)

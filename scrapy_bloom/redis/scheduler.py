@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
-from ..crawl.ledger_scheduler import LedgerScheduler, keep_off_the_job
+from ..crawl.ledger_scheduler import LedgerScheduler
+from ..crawl.one_page import keep_off_the_job
 from ..crawl.queue_order import QueueSettings
 from ..jobdir import session_of
 from ..startup import fetches_one_page, refuse

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, quote, urlencode
 from scrapy.settings import BaseSettings
 
 from ..amounts import MOST
-from ..settings import Group, Setting, Values, number, one_of, require, whole
+from ..settings import Group, Setting, Values, in_words, number, require, whole
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -43,8 +43,12 @@ REDIS_TIMEOUT = Setting(
     number("of seconds above 0 and below 3600", lambda timeout: 0 < timeout < 3600),
     "Seconds that a request waits for Redis before that is an outage",
 )
+ON_ERROR = "wait", "close"
 REDIS_ON_ERROR = Setting(
-    "BLOOM_REDIS_ON_ERROR", "wait", one_of("wait", "close"), "What an outage of Redis does"
+    "BLOOM_REDIS_ON_ERROR",
+    "wait",
+    Values(in_words(ON_ERROR), str, ON_ERROR.__contains__),
+    "What an outage of Redis does",
 )
 REDIS_LEASE = Setting(
     "BLOOM_REDIS_LEASE",

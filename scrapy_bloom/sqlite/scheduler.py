@@ -18,7 +18,7 @@ from ..amounts import counted
 from ..crawl.delays import Alarm
 from ..crawl.failure_hooks import Failures
 from ..crawl.ledger import Ledger
-from ..crawl.ledger_scheduler import LedgerScheduler, keep_off_the_job, require_same_spider
+from ..crawl.ledger_scheduler import LedgerScheduler, require_same_spider
 from ..crawl.overlay import Keeper
 from ..crawl.queue_order import QueueSettings
 from ..crawl.settings import DURABLE_FEEDS, budget_of, wants_delta
@@ -109,7 +109,7 @@ class DurableScheduler(LedgerScheduler):
                 logger.warning(what, error)
                 return Scheduler.from_crawler(crawler)  # type: ignore[return-value]
         elif fetches_one_page(crawler):
-            keep_off_the_job(crawler)
+            load_object("scrapy_bloom.crawl.one_page.keep_off_the_job")(crawler)
             job = None
         if job is None:
             return cls(crawler, make_dupefilter)
