@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from scrapy import Request
 
 from scrapy_bloom.crawl.in_flight import InFlight
 
@@ -182,15 +181,3 @@ def test_memory_grows_with_the_requests_and_not_with_their_pairs(newest_first, c
         return most
 
     assert grown(2000) < 5 * grown(500)
-
-
-def test_a_page_whose_child_comes_again_is_acknowledged_with_it_and_waits_for_no_other():
-    """Else a kill between the two commits would repeat neither, and lose the child's items."""
-    books, (slow, page, child) = InFlight(), (Request(f"data:,{n}") for n in range(3))
-    books.start(slow)
-    books.start(page)
-    books.page_of[child] = page
-    books.keep(child, (), comes_again=True)
-    books.start(child)
-    assert books.finish(child) == []
-    assert {known.request for known in books.finish(page)} == {page, child}

@@ -18,6 +18,7 @@ from twisted.internet import reactor
 
 import scrapy_bloom
 from scrapy_bloom import JobDirectoryError, RequestFileError
+from scrapy_bloom.crawl.ledger import CommitHook
 from scrapy_bloom.sqlite.records import SqliteRecords
 from tests.commands.command_line import bloom
 from tests.crawl.engine import DURABLE, STOCK, Job, Slot, query, unserializable
@@ -407,6 +408,28 @@ def test_items_without_a_response_beside_a_page_that_hangs_take_no_memory_for_ea
     while job.pop() is not None:
         books.stand_in()
     assert not any(known.given for known in books.running.values() if known.stands_in)
+
+
+def test_an_unfiltered_child_in_memory_is_acknowledged_with_its_page_and_so_is_its_redirect(make):
+    """Whatever runs beside: else a kill would repeat neither, and lose the items."""
+    job, acknowledged, hook = make().pushed("beside"), [], CommitHook()
+    ledger, hook.before_commit = job.scheduler.ledger, acknowledged.extend
+    ledger.commit_hooks.append(hook)
+    beside, slow, page = job.pop(), unserializable("slow", dont_filter=True), None
+    child = unserializable("child", dont_filter=True)
+    again = {"redirect_times": 1, "redirect_urls": [child.url]}
+    copy = child.replace(url="http://example.com/target", meta={**child.meta, **again})
+    for each in (slow, child, copy):
+        if each is child:
+            job.push("page")
+            page = ledger.in_flight.page_of[child] = job.pop()
+        assert job.scheduler.enqueue_request(each)
+        assert job.pop() is each
+    for each in (copy, child, page):
+        job.done(each)
+    job.commit()
+    assert {*acknowledged} == {copy, child, page}
+    assert beside in ledger.in_flight.running
 
 
 def test_the_way_of_a_push(make):
