@@ -303,12 +303,15 @@ def test_scrapy_queues_that_cannot_be_read_are_refused(make, tmp_path, is_state)
     assert not make().push("a")
 
 
-def test_a_commit_that_fills_the_filter_does_not_make_it_grow(make, next_turn):
-    """BLOOM_ON_FULL = "close" closes the spider; the rest of the commit goes in all the same."""
-    job = make(BLOOM_CAPACITY=40, BLOOM_ON_FULL="close").pushed(*map(str, range(60)))
+@pytest.mark.parametrize(("on_full", "reason"), [("close", "bloom_full"), ("grow", "bloom_error")])
+def test_a_commit_fills_a_filter_that_does_not_grow(make, next_turn, on_full, reason):
+    """BLOOM_ON_FULL, or a full disk, closes the spider; the rest of the commit goes in all the
+    same."""
+    job = make(BLOOM_CAPACITY=40, BLOOM_ON_FULL=on_full).pushed(*map(str, range(60)))
+    job.scheduler.df.filter._grow = raising(OSError("no room"))
     job.commit()
     next_turn()
-    assert job.engine.closed == ["bloom_full"]
+    assert job.engine.closed == [reason]
     assert [load.keys for load in job.scheduler.df.filter.loads] == [60]
 
 
