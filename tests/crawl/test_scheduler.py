@@ -305,8 +305,7 @@ def test_scrapy_queues_that_cannot_be_read_are_refused(make, tmp_path, is_state)
 
 @pytest.mark.parametrize(("on_full", "reason"), [("close", "bloom_full"), ("grow", "bloom_error")])
 def test_a_commit_fills_a_filter_that_does_not_grow(make, next_turn, on_full, reason):
-    """BLOOM_ON_FULL, or a full disk, closes the spider; the rest of the commit goes in all the
-    same."""
+    """BLOOM_ON_FULL, or a full disk, closes the spider; all of the commit goes in."""
     job = make(BLOOM_CAPACITY=40, BLOOM_ON_FULL=on_full).pushed(*map(str, range(60)))
     job.scheduler.df.filter._grow = raising(OSError("no room"))
     job.commit()
