@@ -17,7 +17,7 @@ from scrapy.utils.request import referer_str
 
 from .bloom.fixed import layers_of
 from .files import privately
-from .settings import PATH, Setting
+from .settings import OFF, PATH, Setting, Values
 from .speed.known import known_urls
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 AUDIT = Setting(
     "BLOOM_AUDIT",
     "",
-    PATH,
+    Values(PATH.allowed, lambda path: None if path in OFF else PATH.convert(path)),
     "The path of a file that gets a line of JSON for each request that is dropped",
 )
 FILE_BYTES = 100_000_000

@@ -15,7 +15,7 @@ class Seen:
     not take, oldest first.
 
     `add` is the one question of a dupefilter. It raises as the filter does, and keeps nothing then.
-    In a job crawl/overlay.py answers it.
+    With a scheduler that stores the requests crawl/overlay.py answers it.
     """
 
     def __init__(self, filter: Layered) -> None:  # noqa: A002 - what it is

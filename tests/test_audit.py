@@ -119,6 +119,7 @@ def test_a_full_disk_costs_the_lines_alone(make_dupefilter, tmp_path):
 
 def test_a_file_that_cannot_be_made_is_refused_by_name(make_dupefilter, tmp_path):
     """At the start."""
+    assert make_dupefilter(BLOOM_AUDIT="None")._audit is None
     with pytest.raises(ValueError, match=r"BLOOM_AUDIT is 'nowhere/dropped\.jsonl', which"):
         make_dupefilter(BLOOM_AUDIT="nowhere/dropped.jsonl", JOBDIR=tmp_path / "job")
     assert [*tmp_path.glob("job/*")] == []

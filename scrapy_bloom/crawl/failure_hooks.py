@@ -10,7 +10,6 @@ from weakref import WeakSet
 from scrapy import Request, signals
 from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
-from scrapy.utils.misc import load_object
 from twisted.python.failure import Failure
 
 from ..amounts import counted
@@ -59,8 +58,9 @@ class Failures:
         if "feed" in kinds:
             crawler.signals.connect(self._item_refused, item_refused)
         if not kinds <= FAILED_KINDS.default:
-            more = load_object("scrapy_bloom.crawl.optional_failures.OptionalFailures")
-            self._optional = more(crawler, kinds, self)
+            from .optional_failures import OptionalFailures
+
+            self._optional = OptionalFailures(crawler, kinds, self)
 
     def tell(self, what: str, count: int) -> None:
         """Log `what` is done with so many requests, if there are any."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from twisted.python.failure import Failure
 
-    from .failure_hooks import Failures
-
 _NOT_THE_PAGES_FAULT = frozenset(
     f"scrapy.downloadermiddlewares.{name}" for name in ("offsite", "robotstxt")
 )
@@ -26,10 +24,10 @@ _NOT_THE_PAGES_FAULT = frozenset(
 
 
 class OptionalFailures:
-    """Tells `failures` of the kinds `ignored`, at the engine's end of the downloader middlewares,
-    and `item`, by a signal. Raises JobDirectoryError as Failures does."""
+    """Tells `failures`, a Failures, of the kinds `ignored`, at the engine's end of the downloader
+    middlewares, and `item`, by a signal. Raises JobDirectoryError as that does."""
 
-    def __init__(self, crawler: Crawler, kinds: Collection[str], failures: Failures) -> None:
+    def __init__(self, crawler: Crawler, kinds: Collection[str], failures: Any) -> None:
         self._failures = failures
         if "ignored" in kinds:
             on_download_exception(crawler, self.process_exception)

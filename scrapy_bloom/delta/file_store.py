@@ -84,7 +84,7 @@ def is_same(one: str, other: str) -> bool:
     """Return True if two fingerprinters, as text, have the same fingerprints."""
     with suppress(ValueError):
         found = map(FingerprinterIdentity.from_text, {one, other})
-        return len({(each.identity, *each.answers) for each in found}) == 1
+        return len({(each.identity, *each.plain) for each in found}) == 1
     return one == other
 
 

@@ -80,7 +80,7 @@ class UnfailingFingerprinter:
 
 
 # All releases of w3lib agree on their canonical URLs.
-_REQUESTS = (
+_PLAIN = (
     ("GET", "http://example.com/", b""),
     ("GET", "https://www.example.com/a/page.html#part", b""),
     ("GET", "https://www.example.com/search?q=1&page=2", b""),
@@ -96,12 +96,12 @@ _LONGEST_IDENTITY = 1_000
 
 
 class FingerprinterIdentity(NamedTuple):
-    """A fingerprinter as a filter records it: `answers` are those to the fixed requests, `identity`
-    is its attribute of that name, if it has one."""
+    """A fingerprinter as a filter records it: `plain` are its answers to the fixed requests,
+    `identity` is its attribute of that name, if it has one."""
 
     name: str
     identity: str
-    answers: list[str]
+    plain: list[str]
 
     @classmethod
     def of(cls, fingerprinter: RequestFingerprinterProtocol) -> FingerprinterIdentity:
@@ -116,7 +116,7 @@ class FingerprinterIdentity(NamedTuple):
         return cls(
             name=global_object_name(type(fingerprinter))[:300],
             identity=identity,
-            answers=[_answer(fingerprinter, *request) for request in _REQUESTS],
+            plain=[_answer(fingerprinter, *request) for request in _PLAIN],
         )
 
     def to_text(self) -> str:
@@ -127,12 +127,10 @@ class FingerprinterIdentity(NamedTuple):
     def from_text(cls, text: str) -> FingerprinterIdentity:
         """Return the identity that `to_text` has written. Raises ValueError for any other text."""
         try:
-            return cls(**json.loads(text))
-        except (ValueError, TypeError) as error:
-            raise ValueError(
-                f"{text[:40]!r}…, the identity of a filter, does not describe a fingerprinter: use"
-                " the scrapy-bloom that has made it, or a new JOBDIR or BLOOM_REDIS_KEY"
-            ) from error
+            found = json.loads(text)
+            return cls(found["name"], found["identity"], found["plain"])
+        except (ValueError, TypeError, LookupError) as error:
+            raise ValueError(f"{text!r} does not describe a fingerprinter") from error
 
     def require_same(self, stored: str | None, place: str, fresh: str = "a new JOBDIR") -> None:
         """Raise IncompatibleFilterError, with the remedy to use something `fresh`, if the identity

@@ -53,7 +53,7 @@ class RedisSet(Source):
         self, connection: Connection, key: str, fingerprinter: RequestFingerprinterProtocol
     ) -> None:
         now = FingerprinterIdentity.of(fingerprinter)
-        if now.answers != FingerprinterIdentity.of(ScrapyRedisFingerprinter()).answers:
+        if now.plain != FingerprinterIdentity.of(ScrapyRedisFingerprinter()).plain:
             raise IncompatibleFilterError(
                 f"the fingerprinter here is {now.name}, and scrapy-redis has fingerprints of its"
                 " own: set REQUEST_FINGERPRINTER_CLASS to 'scrapy_bloom.ScrapyRedisFingerprinter'"

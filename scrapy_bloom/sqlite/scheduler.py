@@ -109,7 +109,9 @@ class DurableScheduler(LedgerScheduler):
                 logger.warning(what, error)
                 return Scheduler.from_crawler(crawler)  # type: ignore[return-value]
         elif fetches_one_page(crawler):
-            load_object("scrapy_bloom.crawl.one_page.keep_off_the_job")(crawler)
+            from ..crawl.one_page import keep_off_the_job
+
+            keep_off_the_job(crawler)
             job = None
         if job is None:
             return cls(crawler, make_dupefilter)
