@@ -194,7 +194,7 @@ class DurableScheduler(LedgerScheduler):
             if file.spider != self.spider.name:
                 file.execute("UPDATE job SET spider = ?", (self.spider.name,))
             if not file.clean:
-                self._recover(file, keeper)
+                self._release_again(file, keeper)
             queues = QueueSettings.read(settings)
             slots, newest_first = queues.slots(crawler), queues.newest_first
             self._budget = budget = budget_of(settings, JOB_BUDGET, file)
@@ -283,7 +283,7 @@ class DurableScheduler(LedgerScheduler):
                 self._log.info("Round %d is over: the next start begins a new one", round_.number)
             round_.complete()
 
-    def _recover(self, file: RequestFile, keeper: Keeper) -> None:
+    def _release_again(self, file: RequestFile, keeper: Keeper) -> None:
         # their rows are safe, their bits perhaps not: the process died in between
         keeper.release(file.unreleased)
         ((count,),) = file.query("SELECT COUNT(*) FROM request WHERE state < 3")
