@@ -435,7 +435,7 @@ def test_an_unfiltered_child_in_memory_is_acknowledged_with_its_page_and_so_is_i
 
 
 def test_the_way_of_a_push(make):
-    """From `enqueue_request` to its row a request goes as architecture.md draws it: through ten
+    """From `enqueue_request` to its row a request goes as CONTRIBUTING.md draws it: through ten
     modules, with 18 changes from one to another."""
     job, package = make(), Path(scrapy_bloom.__file__).parent
     given = {"callback": job.spider.parse, "headers": {"Referer": "http://example.com/"}}
@@ -451,7 +451,7 @@ def test_the_way_of_a_push(make):
 
     sys.setprofile(note)
     job.push("second", meta={"depth": 1}, **given)
-    text = Path(__file__).parents[2].joinpath("docs/architecture.md").read_text(encoding="utf-8")
+    text = Path(__file__).parents[2].joinpath("CONTRIBUTING.md").read_text(encoding="utf-8")
     drawn = re.findall(r"(\w+/\w+\.py)", text.partition("```text")[2].partition("```")[0])
     assert [*dict.fromkeys(way)] == drawn
     assert len(drawn) <= 10
