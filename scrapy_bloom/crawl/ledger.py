@@ -70,8 +70,6 @@ class Ledger:
         self.named: Callable[[BaseException], BaseException] = lambda error: error
         """Names the file in an error of it."""
         self.commit_hooks: list[CommitHook] = []
-        self.ends = False
-        """True in the last commit that acknowledges anything."""
         self.commits = 0
         self.slowest_commit = 0.0  # seconds
         self._crawler = crawler
@@ -99,8 +97,10 @@ class Ledger:
             self._over += self.in_flight.finish(source, waits=False)
         self.pushed()
 
-    def wait_in_memory(self, request: Request) -> None:
-        """Record that `request` waits in memory only; commit if it is time."""
+    def wait_in_memory(self, request: Request, sources: Sequence[Request]) -> None:
+        """Record that `request`, sent again for `sources`, waits in memory; commit if it is due."""
+        if len(sources) == 1:
+            self.in_flight.page_of[request] = sources[0]
         self.in_flight.keep(request, self._fingerprints(request), comes_again=request.dont_filter)
         self.pushed()
 
@@ -176,7 +176,6 @@ class Ledger:
 
     def end(self, conclude: Callable[[], None]) -> None:
         """Commit, call `conclude`, which sees what is left, and commit that. Never raises."""
-        self.ends = True
         self.commit()
         self._alarm.cancel()
         if not self.stopped:

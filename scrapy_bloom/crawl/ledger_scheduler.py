@@ -319,13 +319,11 @@ class LedgerScheduler(BaseScheduler):
     ) -> None:
         self._put_in_memory(request, delay)
         if self.ledger is not None:
-            if len(sources) == 1:
-                self.ledger.in_flight.page_of[request] = sources[0]
             if request is self._start_requests.offered:
                 self._start_requests.mark_in_memory()
             if self._children:
                 self._children.in_memory(request)
-            self.ledger.wait_in_memory(request)
+            self.ledger.wait_in_memory(request, sources)
 
     def _put_in_memory(self, request: Request, delay: float | None) -> None:
         start = self.mqs.starts_apart and bool(request.meta.get("is_start_request"))

@@ -25,10 +25,13 @@ class Overlay(Seen):
 
     def add(self, fingerprint: bytes) -> bool:
         """Return True if `fingerprint` was seen, else keep it in memory, and False."""
-        if fingerprint in self._in_memory or fingerprint in self.filter:
+        if fingerprint in self._in_memory or self._knows(fingerprint):
             return True
         self._in_memory[fingerprint] = None
         return False
+
+    def _knows(self, fingerprint: bytes) -> bool:
+        return fingerprint in self.filter
 
 
 class Keeper:

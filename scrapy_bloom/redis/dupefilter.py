@@ -291,9 +291,5 @@ class BesideQueue(Overlay):
 
     filter: RedisBloomFilter
 
-    def add(self, fingerprint: bytes) -> bool:
-        """Return True if `fingerprint` is known, else keep it in memory, and False."""
-        if fingerprint in self._in_memory or fingerprint in self.filter.known.urls:
-            return True
-        self._in_memory[fingerprint] = None
-        return False
+    def _knows(self, fingerprint: bytes) -> bool:
+        return fingerprint in self.filter.known.urls
